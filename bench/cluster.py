@@ -49,9 +49,18 @@ class HeadraceCluster(HeadraceNode):
     def _answers(self) -> bool:
         return self.ready.exists()
 
+    @property
+    def zookeeper(self) -> str:
+        """The address of its ZooKeeper."""
+        lines = self._settings_file(IDS[0]).read_text().splitlines()
+        return dict(line.split("=", 1) for line in lines)["zookeeper.connect"]
+
+    def _settings_file(self, broker_id: int) -> Path:
+        return self.data / f"server-{broker_id}.properties"
+
     def broker_pid(self, broker_id: int) -> int:
         """The process of one broker: the one with its settings file."""
-        settings = str(self.data / f"server-{broker_id}.properties")
+        settings = str(self._settings_file(broker_id))
         for pid in process_tree.members(self.pid):
             with contextlib.suppress(OSError):  # it has just ended
                 if settings in Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0"):

@@ -1,24 +1,37 @@
-"""A separate program: time ``Broker()`` until a record is acknowledged, in a warm process.
+"""A separate program: time the test kit until a record is acknowledged, in a warm process.
 
-    python -m bench.embedded_start CLIENT ROUNDS     prints the seconds of each round as JSON
+    python -m bench.embedded_start WHAT ROUNDS     prints the seconds of each round as JSON
 
-``confluent-kafka`` does what a user's test does: create a stock producer, send one record, wait for
-its delivery report. ``raw socket`` excludes the client's own start: connect, send one Produce, wait
-for its response.
+``confluent-kafka`` does what a user's test does with ``Broker()``: create a stock producer, send
+one record, wait for its delivery report. ``cluster`` does the same with ``Cluster(brokers=3)`` and
+a topic with three replicas. ``raw socket`` excludes the client's own start: connect, send one
+Produce to ``Broker()``, wait for its response.
 """
 
 import json
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 from confluent_kafka import Message, Producer
 
 from bench.client import Client
 from headrace.records.record import Record, build_batch
-from headrace.testing import Broker
+from headrace.testing import Broker, Cluster
+
+_PROJECT = Path(__file__).parent.parent
 
 
-def with_confluent_kafka(broker: Broker) -> None:
+def measure(what: str, rounds: int) -> list[float]:
+    """Run this program. Return the seconds of each round."""
+    command = [sys.executable, "-m", "bench.embedded_start", what, str(rounds)]
+    done = subprocess.run(command, cwd=_PROJECT, stdout=subprocess.PIPE, check=True, text=True)
+    seconds: list[float] = json.loads(done.stdout)
+    return seconds
+
+
+def with_confluent_kafka(broker: Broker | Cluster) -> None:
     failures: list[object] = []
 
     def on_delivery(error: object, _message: Message) -> None:
@@ -30,7 +43,7 @@ def with_confluent_kafka(broker: Broker) -> None:
     assert failures == [None], failures
 
 
-def with_raw_socket(broker: Broker) -> None:
+def with_raw_socket(broker: Broker | Cluster) -> None:
     client = Client(broker.bootstrap_servers)
     now = int(time.time() * 1000)
     client.produce("first", build_batch([Record(0, now, None, b"value", ())]))
@@ -38,11 +51,13 @@ def with_raw_socket(broker: Broker) -> None:
 
 
 def main() -> None:
-    send = {"confluent-kafka": with_confluent_kafka, "raw socket": with_raw_socket}[sys.argv[1]]
+    what = sys.argv[1]
+    kind: type[Broker] | type[Cluster] = Cluster if what == "cluster" else Broker
+    send = with_raw_socket if what == "raw socket" else with_confluent_kafka
     seconds = []
     for round_number in range(int(sys.argv[2]) + 1):
         start = time.perf_counter()
-        with Broker(topics=["first"]) as broker:
+        with kind(topics=["first"]) as broker:
             send(broker)
             if round_number:
                 seconds.append(time.perf_counter() - start)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from bench.figures import (
     cluster,
+    failover,
     groups,
     growth,
     latency,
@@ -38,7 +39,9 @@ FIGURES: dict[str, Callable[[Run], list[Row]]] = {
     "cluster-throughput": cluster.throughput,
     "cluster-latency": cluster.latency,
     "cluster-start": cluster.start,
-    "cluster-failover": cluster.failover,
+    "cluster-embedded": cluster.embedded_start,
+    "cluster-failover": failover.failover,
+    "cluster-failover-2000": failover.failover_of_many,
     "limit": limits.raw_limit,
     "sendfile": limits.sendfile,
     "ship": ship.lines,

@@ -1,20 +1,14 @@
-"""Three brokers, three replicas, two in sync at least, acks=all: throughput, latency, failover."""
+"""Three brokers, three replicas, two in sync at least, acks=all: throughput, latency, start."""
 
 import contextlib
-import os
-import signal
-import subprocess
-import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
-from confluent_kafka.admin import AdminClient
-
+from bench import embedded_start as embedded
 from bench import load, topics
 from bench.cluster import HeadraceCluster, KafkaCluster
 from bench.report import Row, ratio_at_least, ratio_at_most, value_at_most
-from bench.run import Run, Samples, cpu_of, turns, wait_until, warm_memory
+from bench.run import Run, Samples, cpu_of, turns, warm_memory
 
 _CLUSTERS: dict[str, type[HeadraceCluster] | type[KafkaCluster]] = {
     "headrace": HeadraceCluster,
@@ -24,7 +18,7 @@ _PARTITIONS = 6
 _REPLICAS = 3
 _SIZE = 1024
 _SETTLE_S = 3
-_IMPATIENT = {
+IMPATIENT = {
     "acks": "all",
     "linger.ms": "0",
     "retry.backoff.ms": "10",
@@ -37,7 +31,8 @@ _IMPATIENT = {
 Cluster = HeadraceCluster | KafkaCluster
 
 
-def _cluster(run: Run, side: str) -> Cluster:
+def new_cluster(run: Run, side: str) -> Cluster:
+    """Three brokers with their own directory, not started."""
     made = run.node(side, kind=_CLUSTERS[side])
     assert isinstance(made, HeadraceCluster | KafkaCluster)
     return made
@@ -46,7 +41,7 @@ def _cluster(run: Run, side: str) -> Cluster:
 @contextlib.contextmanager
 def _clusters(run: Run) -> Iterator[dict[str, Cluster]]:
     with contextlib.ExitStack() as stack:
-        made = {side: _cluster(run, side) for side in run.sides}
+        made = {side: new_cluster(run, side) for side in run.sides}
         for cluster in made.values():
             stack.enter_context(cluster)
         yield made
@@ -118,11 +113,11 @@ def start(run: Run) -> list[Row]:
     samples = Samples("cluster-start")
     for round_number in range(run.rounds + 1):
         for side in run.sides:
-            cluster = _cluster(run, side)
+            cluster = new_cluster(run, side)
             cluster.start()
             topics.create(cluster.address, "first", 1, replication_factor=_REPLICAS)
             load.run(
-                "produce", cluster.address, topic="first", count=1, size=10, producer=_IMPATIENT
+                "produce", cluster.address, topic="first", count=1, size=10, producer=IMPATIENT
             )
             acknowledged = cluster.seconds_since_start()
             stopped = cluster.stop()
@@ -136,64 +131,14 @@ def start(run: Run) -> list[Row]:
     ]
 
 
-def failover(run: Run) -> list[Row]:
-    """The longest gap in acknowledgements when a leader is killed, and when it stops cleanly."""
-    samples = Samples("cluster-failover")
-    for _ in range(run.rounds):
-        for side in run.sides:
-            for how, label in ((signal.SIGKILL, "killed"), (signal.SIGTERM, "stopped")):
-                with _cluster(run, side) as cluster:
-                    gap, noticed = _longest_gap(run, cluster, how)
-                run.say(f"failover {side} {label}: {gap:.3f} s, from expiry {noticed:.3f} s")
-                samples.add(side, f"leader {label}, longest gap", gap)
-                if how == signal.SIGKILL and side == "headrace":
-                    samples.add(side, "session expired → next acknowledgement", noticed)
-    return [
-        samples.row("leader killed, longest gap", "s"),
-        samples.row("session expired → next acknowledgement", "s", value_at_most(0.5)),
-        samples.row("leader stopped, longest gap", "s", value_at_most(0.3)),
-    ]
+def embedded_start(run: Run) -> list[Row]:
+    """``Cluster(brokers=3)`` in a warm Python process, until a record on three is acknowledged.
 
-
-def _longest_gap(run: Run, cluster: Cluster, how: signal.Signals) -> tuple[float, float]:
-    """End the leader under load; the longest gap, and the part of it after the broker was gone."""
-    topics.create(cluster.address, "gap", 1, replication_factor=_REPLICAS)
-    admin = AdminClient({"bootstrap.servers": cluster.address, "log_level": "2"})
-    leader = admin.list_topics("gap", timeout=10).topics["gap"].partitions[0].leader
-    output = cluster.data.with_name(f"{cluster.data.name}.samples")
-    others = ",".join(
-        f"{entry.host}:{entry.port}"
-        for broker_id, entry in admin.list_topics(timeout=10).brokers.items()
-        if broker_id != leader
-    )
-    line = load.command(
-        "ack", others, topic="gap", seconds=120, size=100, samples=output, producer=_IMPATIENT
-    )
-    prober = subprocess.Popen(line, stdout=subprocess.PIPE)
-    gone_at: list[float] = []
-    watcher = threading.Thread(target=_await_departure, args=(others, leader, gone_at))
-    try:
-        time.sleep(run.sized(3, 2))
-        watcher.start()
-        os.kill(cluster.broker_pid(leader), how)
-        watcher.join()
-        time.sleep(run.sized(5, 3))
-    finally:
-        prober.terminate()
-        prober.communicate()
-    sent = load.read_samples(output)
-    Path(output).unlink()
-    answered = [at + took for at, took in sent]
-    gap, resumed_at = max(
-        (after - before, after) for before, after in zip(answered, answered[1:], strict=False)
-    )
-    return gap, max(0.0, resumed_at - gone_at[0]) if gone_at else gap
-
-
-def _await_departure(address: str, broker_id: int, gone_at: list[float]) -> None:
-    """Note when the metadata no longer has a broker, on the clock of the samples."""
-    admin = AdminClient({"bootstrap.servers": address, "log_level": "2"})
-    wait_until(
-        lambda: broker_id not in admin.list_topics(timeout=10).brokers, 60, "the broker's departure"
-    )
-    gone_at.append(time.monotonic())
+    Apache Kafka has no counterpart inside a Python process.
+    """
+    samples = Samples("cluster-embedded")
+    metric = "Cluster(brokers=3) → acknowledged, confluent-kafka"
+    for seconds in embedded.measure("cluster", max(run.rounds, 3)):
+        run.say(f"embedded cluster: {seconds * 1000:.1f} ms")
+        samples.add("headrace", metric, seconds)
+    return [samples.row(metric, "s", value_at_most(0.35))]

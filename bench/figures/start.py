@@ -1,10 +1,9 @@
 """How soon a broker serves clients: a new process, an embedded broker, a killed one."""
 
-import json
 import subprocess
-import sys
 from pathlib import Path
 
+from bench import embedded_start as embedded
 from bench import load
 from bench.node import Node
 from bench.report import Row, ratio_at_most, value_at_most
@@ -55,16 +54,8 @@ def embedded_start(run: Run) -> list[Row]:
     Apache Kafka has no counterpart inside a Python process.
     """
     samples = Samples("embedded")
-    project = Path(__file__).parent.parent.parent
     for client in ("confluent-kafka", "raw socket"):
-        done = subprocess.run(
-            [sys.executable, "-m", "bench.embedded_start", client, str(max(run.rounds, 3))],
-            cwd=project,
-            stdout=subprocess.PIPE,
-            check=True,
-            text=True,
-        )
-        for seconds in json.loads(done.stdout):
+        for seconds in embedded.measure(client, max(run.rounds, 3)):
             run.say(f"embedded, {client}: {seconds * 1000:.1f} ms")
             samples.add("headrace", f"Broker() → acknowledged, {client}", seconds)
     return [

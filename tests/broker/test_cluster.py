@@ -284,3 +284,20 @@ def test_a_session_that_ends_anywhere_in_the_start_is_replaced(tmp_path, calls):
         cluster.start(1)
         wait_until(lambda: set(cluster.state("orders").isr) == {0, 1})
         assert len(opened) > 1, "the session did not end in the start"
+
+
+def test_a_broker_that_shuts_down_holds_up_no_acknowledgement(tmp_path):
+    """It follows the new leader for a moment, which must not wait for it when it stops."""
+    with ClusterOnOneLoop(tmp_path, **{"replica.lag.time.max.ms": "60000"}) as cluster:
+        create(cluster, min_insync_replicas="2")
+        producer = Acknowledged(cluster)
+        producer.send(b"before")
+        leaving = cluster.state("orders").leader
+        services = cluster.brokers[cluster.controller_id].services
+        assert cluster.run(services.controller.shut_down(leaving, -1)) == []
+        wait_until(lambda: cluster.state("orders").leader not in (leaving, -1))
+        leader = cluster.brokers[cluster.state("orders").leader].services.replicas.get("orders", 0)
+        follower = leader.leadership.followers[leaving]
+        wait_until(lambda: follower.log_end >= 1 and leader.leadership.proposal is None)
+        cluster.run(cluster.brokers.pop(leaving).crash())  # its session goes on
+        producer.send(b"after")

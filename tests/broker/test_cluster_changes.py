@@ -4,9 +4,11 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
-from headrace.coordination import paths
+from headrace.coordination import paths, values
 from headrace.coordination.registry import Registry
+from headrace.model.cluster_metadata import PartitionState, TopicState
 from headrace.model.errors import ErrorCode
+from headrace.model.ids import TopicId
 from headrace.wire import messages as m
 from headrace.wire.api import ApiKey
 from tests.broker.test_cluster import Acknowledged, create, read_all
@@ -218,3 +220,40 @@ def test_the_data_of_a_standalone_node_is_not_forgotten(cluster, tmp_path):
     (tmp_path / "2" / "headrace.sqlite").write_bytes(b"")
     with pytest.raises(Exception, match="migrate-to-zookeeper"):
         cluster.start(2)
+
+
+@pytest.mark.parametrize("has_led", [False, True])
+def test_a_lone_leader_without_a_log_creates_it_only_if_there_never_was_one(tmp_path, has_led):
+    with ClusterOnOneLoop(tmp_path, 1) as cluster:
+        cluster.stop(0)
+        cluster.run(_elect_while_it_is_away(cluster.tree_session(), has_changed_isr=has_led))
+        cluster.start(0)
+        if has_led:
+            wait_until(lambda: 0 in cluster.state("orders").offline)
+            assert not (tmp_path / "0" / "orders-0").exists()
+        else:
+            wait_until(lambda: cluster.state("orders").leader == 0)
+            Acknowledged(cluster).send(b"first")
+            assert read_all(cluster, 1) == [b"first"]
+
+
+async def _elect_while_it_is_away(session, *, has_changed_isr):
+    """Broker 0 leads alone, and did not live to hear of it."""
+    state = PartitionState(
+        topic="orders",
+        partition=0,
+        topic_id=TopicId(b"o" * 16),
+        leader=0,
+        leader_epoch=0,
+        isr=(0,),
+        replicas=(0, 1),
+        partition_epoch=0,
+    )
+    topic = TopicState("orders", state.topic_id, (state,), False)
+    await session.create(paths.topic("orders"), values.encode_topic(topic))
+    await session.create(paths.partitions("orders"))
+    await session.create(paths.partition("orders", 0))
+    path, value = paths.state("orders", 0), values.encode_state(state, 1)
+    await session.create(path, value)
+    if has_changed_isr:
+        await session.set(path, value, 0)

@@ -7,14 +7,16 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from confluent_kafka.admin import AdminClient, ConfigResource
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from headrace.coordination.zookeeper import ZooKeeperTree, close_session
 from headrace.storage.checkpoint import ZOOKEEPER_SESSION
 from tests.broker.test_cluster import Acknowledged, create, read_all
 from tests.fakes.clusters import ClusterOnOneLoop
+from tests.fakes.cut_proxy import CutProxy
 from tests.fakes.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("zookeeper_or_none")
@@ -103,6 +105,34 @@ def test_a_killed_broker_comes_back_within_its_session_timeout(tmp_path, zookeep
         process.kill()
         process.wait()
         process.stdout.close()
+
+
+def test_a_write_whose_answer_is_lost_happens_once(tmp_path, zookeeper):
+    with CutProxy(zookeeper.port) as proxy:
+        through = SimpleNamespace(connect=f"127.0.0.1:{proxy.port}")
+        options = ("-X", "broker.id=0", "-X", "zookeeper.session.timeout.ms=30000")
+        process, ready = serve(tmp_path, through, "lost", *options)
+        try:
+            wait_until(ready.exists)
+            admin = AdminClient({"bootstrap.servers": ready.read_text().strip()})
+            proxy.lose_answers_from_the_next_write_on()
+            created = admin.create_topics([NewTopic("orders", 1, 1)])["orders"]
+            assert proxy.wait_for_lost_answer(30)
+            proxy.cut()
+            proxy.heal()
+            created.result(30)
+            topic, state = read_nodes(
+                zookeeper,
+                "lost",
+                "/brokers/topics/orders",
+                "/brokers/topics/orders/partitions/0/state",
+            )
+        finally:
+            process.terminate()
+            output, _ = process.communicate(timeout=30)
+    assert (topic.zk_version, state.zk_version) == (0, 0)
+    assert json.loads(state.value)["leader"] == 0
+    assert "lost during a write" in output.decode() and "it was stored" in output.decode()
 
 
 def test_a_taken_broker_id_is_refused_with_the_address_of_its_owner(tmp_path, zookeeper):

@@ -159,6 +159,16 @@ def test_another_topic_id_is_refused(controller):
     assert answer == (0, ErrorCode.INCONSISTENT_TOPIC_ID)
 
 
+def test_a_failed_disk_is_reported_before_any_other_error(controller, monkeypatch):
+    assert controller.lead("failed", topic_id=ORDERS) == (0, 0)
+    log = controller.services.replicas.get("failed", 0).log
+    monkeypatch.setattr(log.directory, "offline", "Input/output error")
+    for changes in ({}, {"topic_id": OTHER}, {"leader_epoch": 2}):
+        answer = controller.lead("failed", **{"topic_id": ORDERS} | changes)
+        assert answer == (0, ErrorCode.KAFKA_STORAGE_ERROR)
+    assert controller.stop("failed", leader_epoch=0) == (0, [ErrorCode.KAFKA_STORAGE_ERROR])
+
+
 def test_a_partition_that_is_not_new_is_not_led_without_its_log(controller, cluster):
     answer = controller.lead("lost", topic_id=b"l" * 16, is_new=False)
     assert answer == (0, ErrorCode.KAFKA_STORAGE_ERROR)

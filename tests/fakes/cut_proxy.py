@@ -5,6 +5,8 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+_ZOOKEEPER_MULTI = (14).to_bytes(4, "big")
+
 
 class CutProxy:
     """Passes everything on to ``target_port``. It runs on a thread of its own, so it goes on while
@@ -18,6 +20,7 @@ class CutProxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_cut = False
         self._loses_answers = False
+        self._loses_next_write = False
         self._lost_answer = threading.Event()
         self.port = 0
 
@@ -38,11 +41,15 @@ class CutProxy:
         self._run(self._cut())
 
     def heal(self) -> None:
-        self._is_cut = self._loses_answers = False
+        self._is_cut = self._loses_answers = self._loses_next_write = False
 
     def lose_answers(self) -> None:
         """Pass requests on, and drop what comes back."""
         self._loses_answers = True
+
+    def lose_answers_from_the_next_write_on(self) -> None:
+        """As ``lose_answers``, from the next transaction of a ZooKeeper client on."""
+        self._loses_next_write = True
 
     def wait_for_lost_answer(self, timeout_s: float) -> bool:
         return self._lost_answer.wait(timeout_s)
@@ -72,21 +79,29 @@ class CutProxy:
         there_reader, there = await asyncio.open_connection("127.0.0.1", self._target_port)
         self._open += [writer, there]
         await asyncio.gather(
-            self._pass_on(reader, there, lambda: False),
+            self._pass_on(reader, there, self._asked),
             self._pass_on(there_reader, writer, self._loses),
         )
 
-    def _loses(self) -> bool:
+    def _asked(self, request: bytes) -> bool:
+        if self._loses_next_write and request[8:12] == _ZOOKEEPER_MULTI:  # after size and number
+            self._loses_answers = True
+        return False
+
+    def _loses(self, answer: bytes) -> bool:
         if self._loses_answers:
             self._lost_answer.set()
         return self._loses_answers
 
     async def _pass_on(
-        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, loses: Callable[[], bool]
+        self,
+        source: asyncio.StreamReader,
+        sink: asyncio.StreamWriter,
+        loses: Callable[[bytes], bool],
     ) -> None:
         try:
             while data := await source.read(1 << 16):
-                if not loses():
+                if not loses(data):
                     sink.write(data)
         except ConnectionError:
             pass

@@ -50,10 +50,14 @@ def sound_to_kafka(directory: Path, *, with_holes: bool = False) -> str:
 
 
 def producer_states(directory: Path) -> list[str]:
-    """The producers in the newest snapshot of a directory, one line each, as Kafka prints them."""
+    """The producers in the newest snapshot of a directory, one line each, as Kafka prints them.
+
+    We write several batches of a producer. Kafka keeps the last.
+    """
     newest = max(directory.glob("*.snapshot"))
     lines = dump([newest]).splitlines()
-    return sorted(line for line in lines if line.startswith("producerId:"))
+    last = {line.split()[1]: line for line in lines if line.startswith("producerId:")}
+    return sorted(last.values())
 
 
 def codecs_in(directory: Path) -> set[int]:

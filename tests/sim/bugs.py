@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 from headrace.broker.coordinators import runtime
 from headrace.broker.handlers.produced import Outcome
 from headrace.broker.replication.replica_manager import ReplicaManager
-from headrace.coordination.tree import Create, Done
+from headrace.coordination import controller_writes
+from headrace.coordination.term_store import TermStore
+from headrace.coordination.tree import ANY_VERSION, Create, Done, Set
 from headrace.coordination.writer import Writer
 from headrace.core import elections
 from headrace.core.controller import Controller
@@ -71,6 +73,18 @@ def _guesses_that_it_was_stored(original: Any) -> Any:
         return [Done(operation.path, version(operation), -1) for operation in operations]
 
     return read_back
+
+
+def _expects_any_version(original: Any) -> Any:
+    def operations(changes: Any, controller_epoch: Any) -> Any:
+        writes = original(changes, controller_epoch)
+        return [w._replace(expected=ANY_VERSION) if isinstance(w, Set) else w for w in writes]
+
+    return operations
+
+
+async def _writes_without_guard(self: Any, operations: Any) -> Any:
+    return await self._writer.write(operations)
 
 
 def _ignores_broker_epochs(original: Any) -> Any:
@@ -154,24 +168,32 @@ BUGS = {
     ),
     "rule-2-latest": _bug(
         "A new leader answers its stale high watermark as the latest offset",
-        4,
+        49,
         Leadership,
         "is_high_watermark_current",
         lambda original: property(lambda self: True),
     ),
     "rule-3": _bug(
         "A follower truncates to its high watermark",
-        48,
+        12,
         Partition,
         "_follow",
         _truncates_to_the_high_watermark,
     ),
     "rule-4-guess": _bug(
         "A write to the tree without an answer counts as stored",
-        1,
+        6,
         Writer,
         "_read_back",
         _guesses_that_it_was_stored,
+    ),
+    "rule-4-unguarded": Bug(
+        "States of partitions are written without a check of their version and of the controller",
+        6,
+        (
+            Patch(controller_writes, "operations", _expects_any_version),
+            Patch(TermStore, "write", lambda original: _writes_without_guard),
+        ),
     ),
     "rule-5": Bug(
         "A broker that registers again is the same broker",
@@ -183,7 +205,7 @@ BUGS = {
     ),
     "rule-6-controller": Bug(
         "Brokers obey requests of old controllers, with old leader epochs",
-        None,
+        3,
         (
             Patch(ControllerFence, "check", lambda original: _obeys_any_controller),
             Patch(Partition, "apply", _applies_old_leader_epochs),
@@ -191,14 +213,14 @@ BUGS = {
     ),
     "rule-6-group": _bug(
         "A group takes commits of any generation and member",
-        13,
+        12,
         ClassicGroup,
         "check_commit",
         lambda original: lambda self, member, **options: None,
     ),
     "rule-7": _bug(
         "acks=all is answered once the leader has the batch",
-        6,
+        12,
         Outcome,
         "committed",
         lambda original: property(lambda self: True),
@@ -212,7 +234,7 @@ BUGS = {
     ),
     "rule-9": _bug(
         "A late end of a transaction ends the producer's next one",
-        4,
+        1,
         end_txn,
         "_end_with_bump",
         _ends_any_transaction,
@@ -226,7 +248,7 @@ BUGS = {
     ),
     "coordinator-up-to-high-watermark": _bug(
         "A coordinator loads its log only up to the high watermark",
-        2,
+        13,
         runtime,
         "replay_log",
         _loads_up_to_the_high_watermark,

@@ -58,6 +58,13 @@ class SimulatedBroker:
         """Whether it is being started, stopped or killed."""
         return self._change.locked()
 
+    @property
+    def has_failed_disk(self) -> bool:
+        services = None if self.broker is None else self.broker.services
+        return services is not None and any(
+            directory.offline is not None for directory in services.logs.directories
+        )
+
     def remove_logs(self) -> None:
         """Delete the directories of all partitions. The log directory itself stays known."""
         files = SimulatedFiles(self.disk)

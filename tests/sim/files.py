@@ -64,14 +64,24 @@ class _Directory:
             entry.lose_power()
 
 
+_CAPACITY = 1 << 40
+
+
 class SimulatedDisk:
-    def __init__(self, now_ns: Callable[[], int], capacity: int = 1 << 40) -> None:
+    def __init__(self, now_ns: Callable[[], int], capacity: int = _CAPACITY) -> None:
         self.now_ns = now_ns
         self.capacity = capacity
         self.used = 0
         self.failing: int | None = None  # the errno of every write, if the disk is broken
         self.root = _Directory()
         self.boot_count = 1  # of the machine
+
+    def fill(self) -> None:
+        """No file can grow from now on."""
+        self.capacity = 0
+
+    def empty(self) -> None:
+        self.capacity = _CAPACITY
 
     def lose_power(self) -> None:
         self.boot_count += 1

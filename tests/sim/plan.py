@@ -45,8 +45,15 @@ _WEIGHTS = {
     "expire the session of": 2,
     "reset connections of": 3,
     "jump the clock of": 1,
+    "fill the disk of": 1,
+    "create and delete a topic beside": 1,
     "prefer": 2,  # an election of preferred leaders, asked of this broker
+    # The controller loses its session while its requests to this broker are held back.
+    "replace the controller, cut off from": 1,
+    # Its node is deleted, and it acts before it hears of that and of the end of this session.
+    "depose the controller, and expire the session of": 1,
 }
+_CONTROLLER_CHANGES = [kind for kind in _WEIGHTS if "controller" in kind]
 
 
 class Times(NamedTuple):
@@ -96,4 +103,9 @@ def draw_faults(dice: random.Random, times: Times, broker_ids: list[int]) -> lis
                 fault = fault._replace(lasts_s=lasts_s)
         faults.append(fault)
         at += dice.uniform(0, 2 * times.fault_every)
+    # What an old controller does last is not repaired by the faults that follow.
+    last = dice.choice([None, *_CONTROLLER_CHANGES])
+    if last is not None:
+        at, broker_id = times.duration - dice.random(), dice.choice(broker_ids)
+        faults.append(Fault(len(faults), at, last, broker_id, lasts_s=1.0))
     return faults

@@ -14,12 +14,13 @@ import logging
 import multiprocessing
 import random
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from headrace.client.errors import Disconnected, Refused
+from headrace.coordination.tree import ANY_VERSION, NoNode
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicPartition
 from headrace.records.batch import headers
@@ -28,23 +29,32 @@ from headrace.wire import messages as m
 from tests.history.checker import Anomaly, Kind, anomalies
 from tests.history.history import Entry, History
 from tests.sim.bugs import BUGS, planted
+from tests.sim.clients.consumer_groups import ConsumerGroupMember
 from tests.sim.clients.consumers import Consumer, read_to_end
 from tests.sim.clients.groups import GroupMember
 from tests.sim.clients.producers import Producer
 from tests.sim.clients.session import ClientSession, refuse
 from tests.sim.clients.transactions import TransactionalProducer
-from tests.sim.cluster import SimulatedBroker, SimulatedCluster
+from tests.sim.cluster import PORT, SimulatedBroker, SimulatedCluster
 from tests.sim.files import SimulatedFiles
 from tests.sim.loop import Deadlock, Livelock, run_simulated
 from tests.sim.plan import TREE, Fault, Times, draw_faults, draw_times
 from tests.sim.tree import TreeFaultRates
 
 TOPIC = "t"
+COMPACTED = "compacted"
+_SHORT_LIVED = "short-lived-"
+_COMPACTION = {
+    "cleanup.policy": "compact",
+    "segment.ms": "300",
+    "min.cleanable.dirty.ratio": "0.01",
+}
 MIN_ISR = 2
 REPLICATION_FACTOR = 3
 _START_LIMIT_S = 60.0
 _CONVERGE_LIMIT_S = 180.0
 _POLL_S = 0.05
+_ELECTION_S = 0.1  # more than a controller needs to elect leaders and to send them requests
 _ITERATIONS_MAX = 600_000  # of the event loop; a usual run takes 60,000
 _INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
 
@@ -71,6 +81,9 @@ class Run:
         self.dice = random.Random(f"run {seed}")
         self.history = History()
         self.partition_count = self.dice.randint(1, 3)
+        if self.dice.random() < 0.4:
+            self.history.compacted_topics.add(COMPACTED)
+        self._short_lived: dict[str, bool] = {}  # topics, and whether they must be gone
         rates = TreeFaultRates(
             lost=self.dice.choice([0, 0, 0.02, 0.1]),
             lag=self.dice.choice([0, 0, 0.2]),
@@ -110,6 +123,12 @@ class Run:
             "leader.imbalance.check.interval.seconds": dice.choice(["2", "300"]),
             "group.initial.rebalance.delay.ms": "0",
             "group.min.session.timeout.ms": "100",
+            "group.consumer.min.session.timeout.ms": "100",
+            "group.consumer.session.timeout.ms": "2000",
+            "group.consumer.min.heartbeat.interval.ms": "50",
+            "group.consumer.heartbeat.interval.ms": "100",
+            "group.consumer.assignment.interval.ms": "0",
+            "log.cleaner.backoff.ms": "500",
             "log.roll.ms": dice.choice(["500", "604800000"]),
             "log.index.interval.bytes": "200",
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
@@ -120,7 +139,9 @@ class Run:
     async def run(self) -> None:
         cluster = self.cluster
         await cluster.start()
-        await self._create_topic()
+        await self._create_topic(TOPIC, self.partition_count)
+        if self.history.compacted_topics:
+            await self._create_topic(COMPACTED, 1, _COMPACTION)
         self._start_clients()
         self._note("faults begin")
         begins_at = cluster.loop.time()
@@ -135,14 +156,21 @@ class Run:
     def _note(self, event: str) -> None:
         self.cluster.note(event)
 
-    async def _create_topic(self) -> None:
+    async def _create_topic(
+        self, name: str, partition_count: int, settings: Mapping[str, str] | None = None
+    ) -> None:
         session = self.cluster.session("admin")
-        topic = m.CreateTopicsRequest.CreatableTopic(
-            name=TOPIC,
-            num_partitions=self.partition_count,
+        kind = m.CreateTopicsRequest
+        topic = kind.CreatableTopic(
+            name=name,
+            num_partitions=partition_count,
             replication_factor=REPLICATION_FACTOR,
+            configs=[
+                kind.CreatableTopicConfig(name=setting, value=value)
+                for setting, value in (settings or {}).items()
+            ],
         )
-        request = m.CreateTopicsRequest(topics=[topic], timeout_ms=10_000)
+        request = kind(topics=[topic], timeout_ms=10_000)
 
         async def create() -> None:
             response = await session.ask_any(request, m.CreateTopicsResponse, 5)
@@ -153,6 +181,29 @@ class Run:
                 refuse(code, f"CreateTopics: {response.topics[0].error_message}")
 
         await session.persistently(create, session.now + _START_LIMIT_S)
+        await session.close()
+
+    async def _create_and_delete(self, name: str, lasts_s: float) -> None:
+        self._short_lived[name] = False
+        await self._create_topic(name, 2)
+        await asyncio.sleep(lasts_s)
+        await self._delete_topic(name)
+        self._short_lived[name] = True
+
+    async def _delete_topic(self, name: str) -> None:
+        session = self.cluster.session("admin")
+        request = m.DeleteTopicsRequest(topic_names=[name], timeout_ms=1000)
+
+        async def delete() -> None:
+            response = await session.ask_any(request, m.DeleteTopicsResponse, 5)
+            code = response.responses[0].error_code
+            if code == ErrorCode.NOT_CONTROLLER:
+                raise Disconnected("another broker is the controller")
+            # It is deleted later if a replica is out of reach, or was deleted by a try before.
+            if code not in (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+                refuse(code, "DeleteTopics")
+
+        await session.persistently(delete, session.now + _START_LIMIT_S)
         await session.close()
 
     @property
@@ -170,6 +221,12 @@ class Run:
                 idempotent=dice.random() < 0.7,
             )
             self._finite.append(asyncio.ensure_future(producer.run(60, pause_s)))
+        if self.history.compacted_topics:
+            session = cluster.session("keyed")
+            keyed = Producer(
+                session, history, TopicPartition(COMPACTED, 0), idempotent=True, keys=4
+            )
+            self._finite.append(asyncio.ensure_future(keyed.run(40, 2 * pause_s)))
         for number in range(dice.randint(0, 2)):
             transactional = TransactionalProducer(
                 cluster.session(f"tx{number}"),
@@ -183,9 +240,10 @@ class Run:
             place, committed_only = dice.choice(places), dice.random() < 0.5
             session = cluster.session(f"c{number}")
             self._endless.append(Consumer(session, history, place, committed_only=committed_only))
+        member = dice.choice([GroupMember, ConsumerGroupMember])
         for number in range(dice.choice([0, 1, 2])):
             session = cluster.session(f"m{number}")
-            self._endless.append(GroupMember(session, history, "g", places, session_timeout_s=2))
+            self._endless.append(member(session, history, "g", places, session_timeout_s=2))
         self._endless_tasks = [
             asyncio.ensure_future(client.run(2 * pause_s)) for client in self._endless
         ]
@@ -245,8 +303,58 @@ class Run:
                 network.reset_connections(broker.host)
             case "jump the clock of":
                 broker.jump_clock(int(fault.amount * 1000))
+            case "fill the disk of":
+                broker.disk.fill()
+                await asyncio.sleep(fault.lasts_s)
+                broker.disk.empty()
+            case "create and delete a topic beside":
+                await self._create_and_delete(f"{_SHORT_LIVED}{fault.number}", fault.lasts_s)
             case "prefer":
                 await self._elect_preferred(broker)
+            case "replace the controller, cut off from":
+                await self._replace_controller(broker, fault.lasts_s)
+            case "depose the controller, and expire the session of":
+                await self._depose_controller(broker, fault.lasts_s)
+
+    async def _controller_and(self, broker: SimulatedBroker) -> list[SimulatedBroker]:
+        """The controller, ``broker`` or the next one, and the others; none without a controller."""
+        node = await self._observer.get("/controller")
+        if node is None:
+            return []
+        brokers = self.cluster.brokers
+        controller = brokers[json.loads(node.value)["brokerid"]]
+        in_turn = [*brokers[broker.broker_id :], *brokers[: broker.broker_id]]
+        return [controller, *(each for each in in_turn if each is not controller)]
+
+    async def _replace_controller(self, broker: SimulatedBroker, lasts_s: float) -> None:
+        """What the controller tells ``broker`` last arrives after what its successor says."""
+        network, ensemble = self.cluster.network, self.cluster.ensemble
+        found = await self._controller_and(broker)
+        if not found:
+            return
+        controller, broker, other, *_ = found
+        network.cut(controller.host, broker.host)
+        ensemble.expire(other.host)  # the controller elects, and tells
+        await asyncio.sleep(_ELECTION_S)
+        ensemble.expire(controller.host)
+        await asyncio.sleep(lasts_s)
+        network.mend(controller.host, broker.host)
+
+    async def _depose_controller(self, broker: SimulatedBroker, hidden_s: float) -> None:
+        """Delete its node, as administrators do to let the brokers elect another one.
+
+        It hears of that late, and acts meanwhile on what it knows.
+        """
+        found = await self._controller_and(broker)
+        if not found:
+            return
+        controller, broker, *_ = found
+        self.cluster.ensemble.hide_changes(controller.host, hidden_s)
+        with contextlib.suppress(NoNode):
+            await self._observer.delete("/controller", ANY_VERSION)
+        self.cluster.ensemble.expire(broker.host)
+        await asyncio.sleep(_ELECTION_S)
+        await self._elect_preferred(controller)
 
     async def _lose_data(
         self, broker: SimulatedBroker, down_s: float, *, removes_logs: bool = False
@@ -316,7 +424,7 @@ class Run:
         session = self.cluster.session("elections")
         request = m.ElectLeadersRequest(election_type=0, topic_partitions=None, timeout_ms=1000)
         with contextlib.suppress(Disconnected, Refused):
-            await session.ask_any(request, m.ElectLeadersResponse, 2)
+            await session.ask_host((broker.host, PORT), request, m.ElectLeadersResponse, 2)
         await session.close()
 
     async def _end_faults(self) -> None:
@@ -328,6 +436,9 @@ class Run:
             cluster.ensemble.mend(broker.host)
             broker.resume()
             broker.spare()
+            broker.disk.empty()
+            if broker.has_failed_disk:  # it was full at the start: its administrator has a look
+                await broker.stop()
             await broker.start()
 
     # --- the end
@@ -352,20 +463,29 @@ class Run:
         await asyncio.gather(*self._endless_tasks)
 
     async def _out_of_sync(self, session: ClientSession) -> str:
-        """A replica that is not in sync, as any broker reports it; empty if there is none."""
+        """A replica that is not in sync, as any broker reports it; empty if there is none.
+
+        What the brokers say must be what the tree has.
+        """
+        if not all(self._short_lived.values()):
+            return f"topics are created and deleted: {self._short_lived}"
+        stored = await self._states()
         for broker in self.cluster.brokers:
             request = m.MetadataRequest(topics=None, allow_auto_topic_creation=False)
             try:
                 response = await session.ask_host(
-                    (broker.host, 9092), request, m.MetadataResponse, 12
+                    (broker.host, PORT), request, m.MetadataResponse, 12
                 )
             except Disconnected as failed:
                 return str(failed)
             if len(response.brokers) < len(self.cluster.brokers):
                 return f"{broker.host} knows brokers {[b.node_id for b in response.brokers]} only"
             names = [topic.name for topic in response.topics]
-            if TOPIC not in names:
+            if TOPIC not in names or not self._short_lived.keys().isdisjoint(names):
                 return f"{broker.host} knows topics {names}"
+            left = [name for name in _partitions_on_disk(broker) if name.startswith(_SHORT_LIVED)]
+            if left:
+                return f"{broker.host} has {left} of deleted topics"
             for topic in response.topics:
                 for partition in topic.partitions:
                     isr, replicas = partition.isr_nodes, partition.replica_nodes
@@ -373,21 +493,38 @@ class Run:
                         place = f"{topic.name}-{partition.partition_index}"
                         text = f"{broker.host}: {place} has leader {partition.leader_id}"
                         return f"{text}, ISR {isr} of {replicas}"
+                    state = stored[f"{topic.name}-{partition.partition_index}"]
+                    if (state["leader"], state["leader_epoch"], sorted(state["isr"])) != (
+                        partition.leader_id,
+                        partition.leader_epoch,
+                        sorted(isr),
+                    ):
+                        return f"{broker.host} says {partition}, but the tree has {state}"
         return ""
 
     async def _check(self) -> None:
         session = self.cluster.session("last reader")
-        for place in self.places:
+        compacted = [TopicPartition(name, 0) for name in self.history.compacted_topics]
+        for place in (*self.places, *compacted):
             for committed_only in (False, True):
                 await read_to_end(session, self.history, place, committed_only=committed_only)
         await asyncio.sleep(2)  # a follower learns the last high watermark with its next fetch
-        for place in self.places:
+        for place in (*self.places, *compacted):
             end = self.history.contents[place].end
             for broker in self.cluster.brokers:
                 entries = _entries_on_disk(broker, place)
                 if entries is not None:
                     self.history.find_replica(place, broker.broker_id, end, entries)
         await session.close()
+
+
+def _partitions_on_disk(broker: SimulatedBroker) -> list[str]:
+    """The directories of partitions.
+
+    Others are about to be deleted, or set aside: a power loss may undo the start of a deletion.
+    """
+    names = SimulatedFiles(broker.disk).directories_in("/data")
+    return [name for name in names if not name.endswith(("-delete", "-stray"))]
 
 
 def _entries_on_disk(broker: SimulatedBroker, place: TopicPartition) -> list[Entry] | None:

@@ -44,9 +44,13 @@ class TreeFaultRates:
 
 
 class _DrawnFaults(Faults):
-    def __init__(self, rates: TreeFaultRates, dice: random.Random) -> None:
+    def __init__(
+        self, rates: TreeFaultRates, dice: random.Random, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self._rates = rates
         self._dice = dice
+        self._loop = loop
+        self.sees_nothing_until = 0.0
 
     def write(self, operations: Sequence[Operation]) -> Delivery:
         if not self._rates.are_on or self._dice.random() >= self._rates.lost:
@@ -54,6 +58,8 @@ class _DrawnFaults(Faults):
         return self._dice.choice([Delivery.ANSWER_LOST, Delivery.REQUEST_LOST])
 
     def lag(self) -> float:
+        if (hidden_s := self.sees_nothing_until - self._loop.time()) > 0:
+            return hidden_s
         if not self._rates.are_on or self._dice.random() >= self._rates.lag:
             return 0.0
         return self._dice.uniform(0, self._rates.lag_s_max)
@@ -88,8 +94,10 @@ class SimulatedEnsemble:
         """A session of the running process on ``host``."""
         connection = self._connection(host)
         dice = random.Random(connection.dice.getrandbits(64))
-        inner = self.tree.open_session(_DrawnFaults(self.rates, dice))
+        faults = _DrawnFaults(self.rates, dice, self.loop)
+        inner = self.tree.open_session(faults)
         session = SimulatedSession(self, inner, dice, connection.release_last)
+        connection.faults = faults
         connection.opened(session)
         return session
 
@@ -115,6 +123,12 @@ class SimulatedEnsemble:
     def expire(self, host: str) -> None:
         self._connection(host).expire()
 
+    def hide_changes(self, host: str, seconds: float) -> None:
+        """The broker sees what others write late: its server lags behind the ensemble's leader."""
+        faults = self._connection(host).faults
+        if faults is not None:
+            faults.sees_nothing_until = self.loop.time() + seconds
+
     def live_session(self, host: str) -> int | None:
         """The id of the session that the broker uses; None while the tree hears nothing of it."""
         return self._connection(host).live_session
@@ -132,6 +146,7 @@ class _Connection:
         self.dice = dice
         self.is_dead = False
         self._ensemble = ensemble
+        self.faults: _DrawnFaults | None = None  # of the session
         self._session: SimulatedSession | None = None
         self._last_process: int | None = None  # its session
         self._silent: dict[str, None] = {}  # reasons

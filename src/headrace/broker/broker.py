@@ -272,7 +272,7 @@ class Broker:
             self._config.inter_broker_listener,
             self._world.network.dial,
         )
-        return Parts(broker_id, dynamic_config, appender, replicas, peers)
+        return Parts(broker_id, dynamic_config, appender, replicas, peers, registry.topics)
 
     def _services(
         self,
@@ -284,12 +284,12 @@ class Broker:
         member: "ClusterMember | None",
     ) -> Services:
         """``moved`` records the new log directory of a partition."""
-        _, dynamic_config, appender, replicas, _ = parts
+        _, dynamic_config, appender, replicas, _, topics = parts
         waiting, metadata = self._waiting, self._metadata
         host = self._coordinator_host(parts)
         groups = GroupCoordinator(host)
         markers = MarkerWriter(replicas, appender, waiting, groups, self._world)
-        transactions = TransactionCoordinator(host, producer_ids, markers)
+        transactions = TransactionCoordinator(host, producer_ids, markers, topics)
         moves = LogDirMoves(self._loop, logs, replicas, dynamic_config, moved, self.fail)
         metadata.on_topics_changed(lambda deleted: waiting.serve())
         metadata.on_topics_changed(lambda deleted: moves.topics_changed())

@@ -166,6 +166,7 @@ class ClusterMember:
             metadata_cache.keep_topics(await load_assignments(tree))
             await config_watch.load()
             await self._read_features(metadata_cache)
+            self.directories.record_again()
 
         if tree.session is not first_session:
             await self._in_a_session(catch_up)  # watches end with their session

@@ -53,6 +53,7 @@ class MemberDirectories:
         self._recording = asyncio.Lock()
         self._assignment = DirectoryAssignment.empty(self._online_ids)
         self.are_logs_missing = False  # log directories that are online have lost partitions
+        self._has_known_directories = False  # those of this broker's last process, and no others
 
     async def load_pending_deletions(self) -> dict[TopicId, set[str]]:
         """Topics that were deleted while a log directory with some of their files was offline."""
@@ -66,6 +67,7 @@ class MemberDirectories:
         loaded = await self._registry.directories.load_assignment()
         in_use = {d for topic in loaded.topics.values() for d in topic.directories.values()}
         paths = {each.directory_id: str(each.path) for each in self._online()}
+        self._has_known_directories = loaded.paths.keys() == paths.keys()
         known = {i: path for i, path in loaded.paths.items() if i in in_use} | paths
         if known != loaded.paths:
             await self._registry.directories.store_paths(known)
@@ -155,6 +157,28 @@ class MemberDirectories:
 
     # --- changes while the broker runs
 
+    def was_never_created(self, state: PartitionState) -> bool:
+        """Whether a partition that this broker should lead has no records, although it is not new.
+
+        Its first leader was alone in the ISR, this broker, and ended before it created the log.
+        No other broker may lead, so this one must create the log. It must not if it has lost the
+        log: as leader, an empty log would make the followers drop their records. So nothing may
+        hint at a log: a leader changed the ISR (which leaves the leader epoch as it is), a log
+        directory is recorded, or the log directories are not those of the last process.
+        """
+        return (
+            state.leader == self._broker_id
+            and state.isr == (self._broker_id,)
+            and state.partition_epoch == state.leader_epoch
+            and self._assignment.directory_of(state.topic_id, state.topic_partition) is None
+            and self._has_known_directories
+            and self.are_all_online
+        )
+
+    @property
+    def are_all_online(self) -> bool:
+        return len(self._online()) == len(list(self._logs.directories))
+
     def place(self, new: Sequence[PartitionState]) -> None:
         """Choose the log directories of partitions that are created next, and record them.
 
@@ -169,6 +193,21 @@ class MemberDirectories:
                     [_topic(name, topic_id, ()) for name, topic_id in topics.items()], placed
                 )
             )
+
+    def record_again(self) -> None:
+        """Record what an earlier session has not recorded before it ended."""
+        missing = {
+            log.topic_partition: log.directory.directory_id
+            for log in self._logs
+            if self._assignment.directory_of(log.topic_id, log.topic_partition)
+            != log.directory.directory_id
+        }
+        if missing:
+            ids = {log.topic_partition.topic: log.topic_id for log in self._logs}
+            topics = [
+                _topic(name, ids[name], ()) for name in {each.topic: None for each in missing}
+            ]
+            self._record(lambda: self._assignment.decide_placed(topics, missing))
 
     async def moved(self, topic_partition: TopicPartition, directory_id: str) -> None:
         """Record that a partition is now in another log directory."""
@@ -194,7 +233,7 @@ class MemberDirectories:
                 await self._store(decide())
             except (SessionLost, Fenced, Rejected) as problem:
                 _log.warning(
-                    "Could not record the log directories of partitions: %s. The next start "
+                    "Could not record the log directories of partitions: %s. The next session "
                     "records them",
                     problem,
                 )

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from headrace.broker.replication.replica_manager import ReplicaManager
     from headrace.broker.replication.waiting import Waiting
     from headrace.broker.tasks import BackgroundTasks
+    from headrace.coordination.topic_store import TopicStore
     from headrace.core.fetch_session import FetchSessions
     from headrace.model.cluster_metadata import ClusterMetadata
     from headrace.model.config import BrokerConfig
@@ -46,6 +47,7 @@ class Parts(NamedTuple):
     appender: "Appender"
     replicas: "ReplicaManager"
     peers: "Peers"
+    topics: "TopicStore"
 
 
 @dataclass(frozen=True, slots=True)

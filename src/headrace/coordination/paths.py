@@ -17,6 +17,7 @@ Kafka on ZooKeeper has no nodes for the following. They are under our own root:
     /headrace/directory_assignment/0        paths of its log directories, by directory.id
     /headrace/directory_assignment/0/T      the directory of each partition of T
     /headrace/pending_deletions/0/ID        a deleted topic whose files are in offline directories
+    /headrace/shutting_down/0               the broker epoch that shuts down: it leads nothing more
 """
 
 from headrace.model.ids import BrokerId, TopicId, id_to_text
@@ -39,6 +40,7 @@ FEATURE = "/feature"
 FEATURE_LEVELS = "/headrace/features"
 DIRECTORY_ASSIGNMENT = "/headrace/directory_assignment"
 PENDING_DELETIONS = "/headrace/pending_deletions"
+SHUTTING_DOWN = "/headrace/shutting_down"
 
 # A sequential node gets its number appended to one of these.
 CONFIG_CHANGE_PREFIX = f"{CONFIG_CHANGES}/config_change_"
@@ -71,6 +73,7 @@ PERSISTENT = (
     "/headrace",
     DIRECTORY_ASSIGNMENT,
     PENDING_DELETIONS,
+    SHUTTING_DOWN,
 )
 
 

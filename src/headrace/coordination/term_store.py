@@ -29,7 +29,7 @@ from headrace.coordination.writer import Writer
 from headrace.core.controller import NEW_PARTITION, ChangePartition
 from headrace.model.cluster_metadata import TopicState
 from headrace.model.errors import ErrorCode, Fenced, Rejected
-from headrace.model.ids import ControllerEpoch, TopicPartition
+from headrace.model.ids import BrokerId, ControllerEpoch, TopicPartition
 
 # Behind one check of the controller epoch. ZooKeeper limits a request to 1 MiB.
 OPERATIONS_PER_WRITE_MAX = 200
@@ -119,6 +119,15 @@ class TermStore:
             ]
             if missing:
                 await self.write(missing)
+
+    # --- brokers
+
+    async def note_shutdown(self, broker_id: BrokerId, broker_epoch: int) -> None:
+        """Let the next controllers know that this registration shuts down."""
+        path, value = f"{paths.SHUTTING_DOWN}/{broker_id}", str(broker_epoch).encode()
+        node = await self._tree.get(path)
+        note: Operation = Create(path, value) if node is None else Set(path, value, node.zk_version)
+        await self.write([note])
 
     # --- topics
 

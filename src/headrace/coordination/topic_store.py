@@ -96,6 +96,18 @@ class TopicStore:
             return await self._tree.get_many(nodes)
         return [await self._tree.get(path, watch) for path in nodes]
 
+    async def has_partition(self, topic_partition: TopicPartition) -> bool:
+        """Whether a partition exists, also if no controller has told this broker of it yet.
+
+        One that is pending deletion does not count.
+        """
+        name, partition = topic_partition
+        await self._tree.sync()
+        node, deletion = await self._tree.get_many([paths.topic(name), paths.delete_topic(name)])
+        if node is None or deletion is not None:
+            return False
+        return partition < len(values.decode_topic(name, node.value).replicas)
+
     async def create(self, write: Write, topic: TopicState, overrides: Mapping[str, str]) -> None:
         """Assign the replicas of a new topic, which any broker may do.
 

@@ -46,6 +46,16 @@ class WatchedNodes:
         node = await self._tree.get(paths.CONTROLLER, watch)
         return values.decode_controller(node.value) if node is not None else None
 
+    async def shutting_down(self) -> dict[BrokerId, int]:
+        """Brokers that asked a controller for a shutdown, with their broker epochs then."""
+        names = await self._tree.children(paths.SHUTTING_DOWN) or []
+        nodes = await self._tree.get_many([f"{paths.SHUTTING_DOWN}/{name}" for name in names])
+        return {
+            BrokerId(int(name)): int(node.value)
+            for name, node in zip(names, nodes, strict=True)
+            if node is not None
+        }
+
     async def topics(self, watch: Watch | None = None) -> list[str]:
         return await self._tree.children(paths.BROKER_TOPICS, watch) or []
 

@@ -65,6 +65,13 @@ class DirectoryAssignment:
         known = self._topics.get(topic.name)
         return known.directories if known and known.topic_id == topic.topic_id else {}
 
+    def directory_of(self, topic_id: TopicId, topic_partition: TopicPartition) -> str | None:
+        """Where a partition is recorded to be; None if it never was."""
+        known = self._topics.get(topic_partition.topic)
+        if known is None or known.topic_id != topic_id:
+            return None
+        return known.directories.get(topic_partition.partition)
+
     def decide_settled(
         self, topics: Mapping[str, TopicState], found: Mapping[TopicPartition, str]
     ) -> AssignmentChange:

@@ -22,6 +22,7 @@ class FollowerProgress:
         "has_left",
         "log_end",
         "log_start",
+        "refused_at",
         "_leader_log_end",
     )
 
@@ -32,6 +33,8 @@ class FollowerProgress:
         self.caught_up_at = caught_up_at  # None: never in this leadership
         self.fetched_at: float | None = None
         self.has_left = False  # it is not registered; a fetch proves that it is back
+        # The controller did not let it join the ISR: it shuts down, for example.
+        self.refused_at: float | None = None
         self._leader_log_end = UNKNOWN_OFFSET  # at the time of the last fetch
 
     def leader_epoch_began(self, caught_up_at: float | None) -> None:
@@ -79,6 +82,16 @@ class FollowerProgress:
         """
         if self.log_end >= leader_log_end and not self.has_left:
             self.caught_up_at = now
+        if self.refused_at is not None and (self.fetched_at or 0) > self.refused_at:
+            self.refused_at = None  # it is still there: try again
+
+    def may_be_waited_for(self, leader_log_end: Offset, now: float, lag_time_ms_max: int) -> bool:
+        """Whether the high watermark waits for it although it is not in the ISR.
+
+        A follower that keeps up is about to join. Without waiting, a leader under load would move
+        its high watermark away from the follower again and again.
+        """
+        return self.refused_at is None and self.is_caught_up(leader_log_end, now, lag_time_ms_max)
 
     def is_caught_up(self, leader_log_end: Offset, now: float, lag_time_ms_max: int) -> bool:
         """Whether the follower keeps up.

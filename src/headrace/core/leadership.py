@@ -233,17 +233,21 @@ class Leadership:
         return effects + self._propose(isr, now)
 
     def brokers_left(self, brokers: Collection[BrokerId], now: float) -> list[Effect]:
-        """Members of the ISR are no longer registered: do not wait for them until they lag.
+        """Followers are no longer registered: do not wait for them until they lag.
 
-        The controller removes them, unless too few members would be left.
+        The controller removes members of the ISR, unless too few would be left.
         """
-        if len(self.isr.difference(brokers)) >= self.insync_required:
-            return []
-        for broker_id in brokers:
-            progress = self.followers.get(broker_id)
-            if progress is not None:
-                progress.left()
-        return self.tick(now)
+        keeps_members = len(self.isr.difference(brokers)) < self.insync_required
+        left = [
+            progress
+            for broker_id in brokers
+            if (keeps_members or broker_id not in self.isr)
+            and (progress := self.followers.get(broker_id)) is not None
+            and not progress.has_left
+        ]
+        for progress in left:
+            progress.left()
+        return self.tick(now) if left else []
 
     def isr_confirmed(
         self, proposal: ProposeIsr, isr: frozenset[BrokerId], partition_epoch: int, now: float
@@ -270,6 +274,8 @@ class Leadership:
         self.proposal = None
         # A follower fetches many times a second; without this, each fetch would ask again.
         self._may_propose_on_fetch = False
+        for broker_id in proposal.isr - self.isr:
+            self.followers[broker_id].refused_at = now
         self._count_replicas(now)
         return self._advance_high_watermark()
 
@@ -307,13 +313,11 @@ class Leadership:
         """Recompute which replicas limit the high watermark, and whether acks=all is accepted."""
         self.enough_replicas = self.insync_count >= self.insync_required
         required = self.maximal_isr
-        # A follower that keeps up is waited for before it joins: otherwise a leader under load
-        # would move its high watermark away from the follower again and again.
         self._awaited = [
             progress
             for broker_id, progress in self.followers.items()
             if broker_id in required
-            or progress.is_caught_up(self.log_end, now, self._lag_time_ms_max)
+            or progress.may_be_waited_for(self.log_end, now, self._lag_time_ms_max)
         ]
 
     def _advance_high_watermark(self) -> list[Effect]:

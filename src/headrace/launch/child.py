@@ -41,6 +41,7 @@ class Child:
                 start_new_session=True,
             )
         self.process_id = self._process.pid
+        self._is_asked_to_end = False
         self.log_path = log_path
 
     @property
@@ -57,9 +58,15 @@ class Child:
             return self._process.wait(timeout_s)
         return None
 
+    def ask_to_end(self) -> None:
+        """Send SIGTERM, once: a broker takes a second one as the request to stop at once."""
+        if not self._is_asked_to_end:
+            self._is_asked_to_end = True
+            self._process.terminate()
+
     def stop(self, timeout_s: float) -> None:
         """Ask the program to end; kill it if it has not ended in time."""
-        self._process.terminate()
+        self.ask_to_end()
         self.wait(timeout_s)
         self.kill()
 

@@ -8,7 +8,6 @@ it can move the leaderships of the others, and ZooKeeper stops after it.
 """
 
 import contextlib
-import signal
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -91,7 +90,7 @@ class ClusterProcesses:
         for brokers, timeout_s in ((first, _STOP_BROKERS_S), (last, _STOP_CONTROLLER_S)):
             for broker in brokers:
                 if broker.is_running:
-                    broker.child.signal(signal.SIGTERM)
+                    broker.child.ask_to_end()
             deadline = time.monotonic() + timeout_s
             for broker in brokers:
                 broker.stop(max(0.0, deadline - time.monotonic()))

@@ -161,6 +161,7 @@ class LogManager:
                 ErrorCode.KAFKA_STORAGE_ERROR, f"{directory.path} is offline: {directory.offline}"
             )
         path = directory.path / str(topic_partition)
+        is_new = not directory.files.exists(path)
         try:
             directory.offsets.forget(topic_partition)
             created = load_log(
@@ -175,6 +176,9 @@ class LogManager:
         except OSError as error:
             if not isinstance(error, NotADirectoryError):  # a file with the directory's name
                 directory.failed(error)
+            if is_new:  # a part of it would be there, unknown, even after the topic is deleted
+                with suppress(OSError):
+                    directory.delete_partition(path, topic_partition)
             raise Rejected(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"{path} could not be created: {error.strerror}"
             ) from error

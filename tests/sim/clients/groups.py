@@ -16,7 +16,6 @@ from tests.sim.clients.session import GROUP, ClientSession, refuse
 _JOIN_VERSION = 5
 _SYNC_VERSION = 3
 _HEARTBEAT_VERSION = 3
-_COMMIT_VERSION = 7
 _OFFSET_FETCH_VERSION = 7
 _LEAVE_VERSION = 2
 
@@ -32,6 +31,8 @@ class GroupMember:
     After a commit without an answer it joins as a new member. The coordinator then refuses that
     commit if it is still on its way, so committed positions only grow.
     """
+
+    commit_version = 7
 
     def __init__(
         self,
@@ -177,6 +178,9 @@ class GroupMember:
         response = await self._ask(beat, m.HeartbeatResponse, _HEARTBEAT_VERSION)
         refuse(response.error_code, "Heartbeat")
         self._accepted(asked_at)
+        await self._fetch_and_commit()
+
+    async def _fetch_and_commit(self) -> None:
         for fetcher in self._fetchers.values():
             await fetcher.fetch(max_wait_ms=10)
         if self._fetchers and self.session.dice.random() < 0.5:
@@ -209,7 +213,7 @@ class GroupMember:
         await self._send_late_commit()
         self._last_commit = request
         try:
-            response = await self._ask(request, m.OffsetCommitResponse, _COMMIT_VERSION)
+            response = await self._ask(request, m.OffsetCommitResponse, self.commit_version)
         except Disconnected:
             self._forget_membership()
             raise
@@ -228,7 +232,7 @@ class GroupMember:
         late, self._last_commit = self._last_commit, None
         if late is None or late.generation_id_or_member_epoch == self._generation:
             return
-        response = await self._ask(late, m.OffsetCommitResponse, _COMMIT_VERSION)
+        response = await self._ask(late, m.OffsetCommitResponse, self.commit_version)
         if not all(p.error_code for topic in response.topics for p in topic.partitions):
             self._history.expect_nothing_of(
                 f"{self.session.name}: a commit of generation {late.generation_id_or_member_epoch} "

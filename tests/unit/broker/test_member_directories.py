@@ -135,3 +135,70 @@ async def test_a_lost_session_does_not_stop_the_broker(tmp_path, caplog):
     await until_true(lambda: not len(node.tasks))
     assert node.failures == []
     assert "Could not record the log directories" in caplog.text
+
+
+# --- partitions that were never created
+
+
+def a_lone_leader(leader_epoch=2, partition_epoch=2, isr=(ME,)):
+    return a_partition()._replace(
+        leader=ME, isr=isr, leader_epoch=leader_epoch, partition_epoch=partition_epoch
+    )
+
+
+@in_loop
+async def test_a_partition_whose_first_leader_ended_before_it_created_the_log_is_created(tmp_path):
+    node = await Node(tmp_path).start(a_partition())
+    await node.restart()
+    assert node.directories.was_never_created(a_lone_leader())
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        a_lone_leader(isr=(ME, 2)),
+        a_lone_leader(partition_epoch=3),  # a leader has changed the ISR
+        a_lone_leader()._replace(leader=2),
+    ],
+)
+@in_loop
+async def test_a_partition_that_had_a_leader_is_not_created_again(tmp_path, state):
+    node = await Node(tmp_path).start(a_partition())
+    await node.restart()
+    assert not node.directories.was_never_created(state)
+
+
+@in_loop
+async def test_a_partition_whose_log_was_removed_is_not_created_again(tmp_path):
+    node = await Node(tmp_path).start(a_partition())
+    node.directories.place([a_partition()])
+    await node.recorded()
+    await node.restart()
+    assert not node.directories.was_never_created(a_lone_leader())
+
+
+@pytest.mark.parametrize("before", [("lost",), ("lost", "kept"), ()])
+@in_loop
+async def test_a_broker_with_other_log_directories_than_before_creates_nothing_again(
+    tmp_path, before
+):
+    """Also one that has none recorded: another program may have served its partitions."""
+    node = Node(*(tmp_path / name for name in before or ("kept",)))
+    if before:
+        await node.start(a_partition())
+        node.disk.stop()
+        node.disk.paths = (tmp_path / "kept",)
+        node.disk.start()
+        await node.restart()
+    else:
+        await node.start(a_partition())
+    assert not node.directories.was_never_created(a_lone_leader())
+
+
+@in_loop
+async def test_the_next_session_records_what_the_last_one_could_not(tmp_path):
+    node = await Node(tmp_path).start(a_partition())
+    node.disk.logs.create(ORDERS, ORDERS_ID, node.disk.config)  # not recorded, so far
+    assert await node.recorded() is None
+    node.directories.record_again()
+    assert await node.recorded() == {0: node.disk.logs.directories[0].directory_id}

@@ -96,9 +96,32 @@ def test_a_follower_that_keeps_up_is_waited_for_before_it_joins():
     """Otherwise a leader under load would move its high watermark away from it forever."""
     leadership = a_leadership(isr=(LEADER,))
     leadership.isr_refused(fetch(leadership, OTHER, 0)[0], IsrRefusal.NOT_APPLIED, 0)
+    fetch(leadership, OTHER, 0, now=1)
+    leadership.tick(2)
     assert append(leadership, 1) == []
-    assert leadership.tick(LAG_MS) == []
-    assert leadership.tick(LAG_MS + 1) == [HighWatermarkAdvanced(1)]
+    assert leadership.tick(LAG_MS + 2) == []
+    assert leadership.tick(LAG_MS + 3) == [HighWatermarkAdvanced(1)]
+
+
+def test_a_follower_that_may_not_join_is_not_waited_for():
+    """It shuts down: it stops fetching, and holds up acknowledgements until it lags."""
+    leadership = a_leadership(isr=(LEADER,))
+    (proposal,) = fetch(leadership, OTHER, 0)
+    assert append(leadership, 1) == []
+    refused = leadership.isr_refused(proposal, IsrRefusal.NOT_APPLIED, 0)
+    assert refused == [HighWatermarkAdvanced(1)]
+    leadership.tick(1)
+    assert append(leadership, 2) == [HighWatermarkAdvanced(2)]
+
+
+def test_a_follower_that_is_not_registered_is_not_waited_for():
+    leadership = a_leadership(isr=(LEADER, FOLLOWER), min_insync_replicas=2)
+    leadership.isr_refused(fetch(leadership, OTHER, 0)[0], IsrRefusal.NOT_APPLIED, 0)
+    fetch(leadership, OTHER, 0, now=1)
+    leadership.tick(2)
+    append(leadership, 1)
+    assert fetch(leadership, FOLLOWER, 1, now=2) == []
+    assert leadership.brokers_left([OTHER], 3) == [HighWatermarkAdvanced(1)]
 
 
 def test_rule_1_the_high_watermark_counts_a_proposed_member_of_the_isr():

@@ -63,6 +63,18 @@ def test_stop_asks_first(tmp_path):
     child.stop(LIMIT_S)  # nothing more to do
 
 
+def test_a_child_is_asked_once(tmp_path):
+    """A second signal would stop a broker that is flushing its logs."""
+    counts = "trap 'echo asked' TERM; echo ready; for n in 1 2 3 4 5 6 7 8 9; do sleep 0.1; done"
+    child = Child(["sh", "-c", counts], tmp_path / "log")
+    wait_until(lambda: child.last_lines() == "ready")
+    child.ask_to_end()
+    wait_until(lambda: child.last_lines(1) == "asked")
+    child.stop(LIMIT_S)
+    assert child.exit_status == 0
+    assert child.last_lines() == "ready\nasked"
+
+
 def test_stop_kills_what_does_not_end(tmp_path):
     child = Child(["sh", "-c", STUBBORN], tmp_path / "log")
     wait_until(lambda: child.last_lines() == "ready")

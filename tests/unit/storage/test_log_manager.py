@@ -483,6 +483,14 @@ def test_without_an_online_directory_no_log_is_created(disk):
     assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
 
 
+def test_nothing_is_left_of_a_log_that_a_full_disk_did_not_let_create(disk, tmp_path):
+    with disk.files.failing(errno.ENOSPC, "pwrite"), pytest.raises(Rejected) as caught:
+        disk.logs.create(ORDERS, ORDERS_ID, settings())
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert not list(tmp_path.glob("*/orders-0"))
+    assert disk.log().log_end == 0  # there is room again
+
+
 def test_a_directory_that_is_unusable_at_start_is_left_out(tmp_path):
     (tmp_path / "file").write_text("not a directory")
     disk = Disk(tmp_path / "file", tmp_path / "good")

@@ -125,6 +125,9 @@ class ClusterController:
         await self._registry.sync()
         brokers = await watched.live_brokers(self._brokers_fired)
         controller.brokers_changed(brokers.values(), self._broker_id)
+        for broker_id, broker_epoch in (await watched.shutting_down()).items():
+            if broker_id in brokers and brokers[broker_id].broker_epoch == broker_epoch:
+                controller.shuts_down(broker_id)
         loaded = await self._registry.topics.load(
             await watched.topics(self._topics_fired),
             brokers,

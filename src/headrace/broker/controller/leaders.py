@@ -102,6 +102,8 @@ class Leaders:
             term.channels.update_metadata(
                 state for state in controller.states() if broker_id in state.replicas
             )
+            entry = controller.metadata.brokers[broker_id]
+            await term.store.note_shutdown(broker_id, entry.broker_epoch)
             remaining = self._departure(controller.states(), broker_id).remaining
         _log.info(
             "Broker %d shuts down; leaderships moved: %d, remaining: %d",

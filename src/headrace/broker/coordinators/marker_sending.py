@@ -3,6 +3,10 @@
 A marker for a partition that this broker leads is written here (``markers``). For all others the
 leaders get WriteTxnMarkers requests: one in flight to each broker, with all markers for it.
 
+A partition that the metadata of this broker does not have may be deleted, or so new that no
+controller has told this broker. Only the coordination tree knows: a marker that is dropped would
+leave the transaction open there.
+
 The transaction coordinator repeats what failed. A marker may therefore be written twice, or by two
 coordinators. Partitions notice that by the epochs of the producer and of the coordinator.
 """
@@ -10,15 +14,16 @@ coordinators. Partitions notice that by the epochs of the producer and of the co
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from headrace.broker.coordinators.markers import Codes, Marker
 from headrace.broker.coordinators.outgoing import Outgoing, distinct
 from headrace.broker.repeat_limit import RepeatLimit
 from headrace.client.errors import ClientError, error_code
-from headrace.core.topics import TRANSACTIONS_TOPIC
+from headrace.coordination.tree import SessionLost
 from headrace.model.cluster_metadata import NO_LEADER
-from headrace.model.errors import ErrorCode
+from headrace.model.errors import Corrupt, ErrorCode
 from headrace.model.ids import BrokerId, TopicPartition
 from headrace.wire import messages as m
 
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
     from headrace.broker.peers import Peer, Peers
     from headrace.broker.replication.replica_manager import ReplicaManager
     from headrace.broker.tasks import BackgroundTasks
+    from headrace.coordination.topic_store import TopicStore
 
 _log = logging.getLogger("headrace.coordinator")
 
@@ -83,17 +89,21 @@ class MarkerSender:
         writer: "MarkerWriter",
         replicas: "ReplicaManager",
         metadata: "MetadataCache",
+        topics: "TopicStore",
         peers: "Peers",
         tasks: "BackgroundTasks",
     ) -> None:
         self._writer = writer
         self._replicas = replicas
         self._metadata = metadata
+        self._topics = topics
+        self._tasks = tasks
         client_id = f"broker-{replicas.broker_id}-txn-marker-sender"
         self._outgoing: Outgoing[_Job] = Outgoing(
             tasks, lambda broker_id: peers.peer(broker_id, client_id), self._exchange
         )
         self._pending: dict[BrokerId, dict[_Key, _Job]] = {}
+        self._looked_up: set[_Key] = set()  # while the tree is asked
         self._limit = RepeatLimit()
 
     async def close(self) -> None:
@@ -115,11 +125,8 @@ class MarkerSender:
             state = metadata.partition(*topic_partition)
             if replica is not None and replica.leadership is not None:
                 led_here.append(topic_partition)
-            elif state is None and TRANSACTIONS_TOPIC in metadata.topics:
-                settled[topic_partition] = ErrorCode.NONE  # deleted, and its records are gone
             elif state is None:
-                # The first leadership of a broker may arrive before its first metadata.
-                settled[topic_partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                self._look_up(marker, topic_partition, report)
             elif state.leader in (NO_LEADER, self._replicas.broker_id):
                 settled[topic_partition] = ErrorCode.LEADER_NOT_AVAILABLE
             else:
@@ -130,6 +137,22 @@ class MarkerSender:
             self._writer.write(marker, led_here, report)
         if settled:
             report(settled)
+
+    def _look_up(self, marker: Marker, topic_partition: TopicPartition, report: Report) -> None:
+        """Ask the tree for a partition that the metadata does not have."""
+        key = _key(marker, topic_partition)
+
+        async def look_up() -> None:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            with suppress(SessionLost, Corrupt):
+                if not await self._topics.has_partition(topic_partition):
+                    code = ErrorCode.NONE  # deleted, and its records are gone
+            self._looked_up.discard(key)
+            report({topic_partition: code})
+
+        if key not in self._looked_up:
+            self._looked_up.add(key)
+            self._tasks.spawn(look_up())
 
     def _queue(
         self, leader: BrokerId, marker: Marker, partitions: list[TopicPartition], report: Report

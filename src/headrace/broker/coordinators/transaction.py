@@ -25,6 +25,7 @@ from headrace.model.ids import BrokerId, Millis, TopicPartition
 
 if TYPE_CHECKING:
     from headrace.broker.controller.producer_ids import ProducerIdSource
+    from headrace.coordination.topic_store import TopicStore
     from headrace.core.transactions.effects import WriteMarkers
     from headrace.core.transactions.shard import Settings, TransactionShard
 
@@ -34,7 +35,13 @@ _CONCURRENT = ErrorCode.CONCURRENT_TRANSACTIONS
 
 
 class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
-    def __init__(self, host: Host, producer_ids: "ProducerIdSource", markers: MarkerWriter) -> None:
+    def __init__(
+        self,
+        host: Host,
+        producer_ids: "ProducerIdSource",
+        markers: MarkerWriter,
+        topics: "TopicStore",
+    ) -> None:
         super().__init__(
             host,
             TRANSACTIONS_TOPIC,
@@ -43,7 +50,9 @@ class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
             self._carry_out_effect,
         )
         self._producer_ids = producer_ids
-        self._markers = MarkerSender(markers, host.replicas, host.metadata, host.peers, host.tasks)
+        self._markers = MarkerSender(
+            markers, host.replicas, host.metadata, topics, host.peers, host.tasks
+        )
         self._remote = RemoteVerification(host.replicas.broker_id, host.peers, host.tasks)
         host.metadata.on_topics_changed(self._topics_changed)
         self.postponed: Postponed = {}

@@ -66,14 +66,16 @@ async def leader_and_isr(
         )
         if refusal is not ErrorCode.NONE:
             return _all_refused(request, refusal)
-        broker.member_directories.place(_new_here(broker, request))
+        created = _created_here(broker, request)
+        broker.member_directories.place(list(created.values()))
         topics = []
         applied_count = 0
         for topic in request.topic_states:
             errors = []
             for partition in topic.partition_states:
                 state = _state(topic, partition)
-                code = broker.replicas.lead_or_follow(state, is_new=partition.is_new)
+                is_new = state.topic_partition in created
+                code = broker.replicas.lead_or_follow(state, is_new=is_new)
                 errors.append(
                     _PartitionError(partition_index=partition.partition_index, error_code=code)
                 )
@@ -91,18 +93,36 @@ async def leader_and_isr(
 async def _read_settings(broker: Needs, request: m.LeaderAndIsrRequest) -> None:
     """Read the settings of new topics: they must hold from the first record on."""
     with suppress(SessionLost):  # the next session loads all settings
-        for name in dict.fromkeys(state.topic for state in _new_here(broker, request)):
-            await broker.dynamic_config.reload(ResourceType.TOPIC, name)
+        for topic in request.topic_states:
+            if any(
+                each.is_new and broker.replicas.get(topic.topic_name, each.partition_index) is None
+                for each in topic.partition_states
+            ):
+                await broker.dynamic_config.reload(ResourceType.TOPIC, topic.topic_name)
 
 
-def _new_here(broker: Needs, request: m.LeaderAndIsrRequest) -> list[PartitionState]:
-    return [
-        _state(topic, partition)
-        for topic in request.topic_states
-        for partition in topic.partition_states
-        if partition.is_new
-        and broker.replicas.get(topic.topic_name, partition.partition_index) is None
-    ]
+def _created_here(
+    broker: Needs, request: m.LeaderAndIsrRequest
+) -> dict[TopicPartition, PartitionState]:
+    """The partitions that have no log here yet, and get one now."""
+    directories = broker.member_directories
+    created = {}
+    for topic in request.topic_states:
+        for partition in topic.partition_states:
+            if broker.replicas.get(topic.topic_name, partition.partition_index) is not None:
+                continue
+            state = _state(topic, partition)
+            topic_partition = state.topic_partition
+            has_log = broker.logs.get(topic_partition) is not None
+            if has_log or broker.logs.offline_reason(topic_partition) is not None:
+                continue
+            if (
+                partition.is_new
+                or (state.leader != broker.replicas.broker_id and directories.are_all_online)
+                or directories.was_never_created(state)
+            ):
+                created[topic_partition] = state
+    return created
 
 
 def _all_refused(request: m.LeaderAndIsrRequest, code: ErrorCode) -> m.LeaderAndIsrResponse:

@@ -56,6 +56,7 @@ class IsrProposals:
         self._peer: Peer | None = None
         self._task: asyncio.Task[None] | None = None
         self._problem: str | None = None  # as last logged
+        self._refused: dict[Replica, str] = {}  # as last logged
 
     def propose(self, replica: "Replica", proposal: ProposeIsr) -> None:
         """Ask the controller for an ISR, until it answers."""
@@ -169,6 +170,7 @@ class IsrProposals:
     ) -> None:
         leadership = replica.leadership
         if leadership is None or replica.is_gone:
+            self._refused.pop(replica, None)
             return
         now = self._loop.time() * 1000
         name = replica.topic_partition
@@ -178,6 +180,7 @@ class IsrProposals:
             isr = frozenset(map(BrokerId, answer.isr))
             before = leadership.isr
             effects = leadership.isr_confirmed(proposal, isr, answer.partition_epoch, now)
+            self._refused.pop(replica, None)
             if leadership.isr != before:
                 _log.info("ISR of %s: %s, was %s", name, _text(leadership.isr), _text(before))
         else:
@@ -185,12 +188,16 @@ class IsrProposals:
             if answer is not None:
                 code = error_code(answer.error_code)
                 refusal = refusal_of(code)
-                _log.info(
-                    "The controller refused ISR %s of %s: %s", _text(proposal.isr), name, code.name
-                )
+                self._report_refused(replica, f"ISR {_text(proposal.isr)} of {name}: {code.name}")
             # An unknown outcome gives the same proposal again, which is then sent a little later.
             effects = leadership.isr_refused(proposal, refusal, now)
         self._effects.carry_out(replica, effects)
+
+    def _report_refused(self, replica: "Replica", what: str) -> None:
+        """Log a refusal; once, though a follower that may not join is proposed regularly."""
+        if self._refused.get(replica) != what:
+            self._refused[replica] = what
+            _log.info("The controller refused %s", what)
 
 
 def _text(isr: frozenset[BrokerId]) -> str:

@@ -92,12 +92,15 @@ class Replica:
         return effects
 
     def require_leadership(self) -> "Leadership":
-        """The leadership. Raises Rejected if this broker does not lead the partition."""
+        """The leadership. Raises Rejected if this broker does not lead the partition.
+
+        A failed disk comes first, as in Kafka: the controller may have elected another leader.
+        """
+        if self.log.offline is not None:
+            raise self._disk_failed()
         leadership = self.leadership
         if leadership is None:
             raise self._not_leading()
-        if self.log.offline is not None:
-            raise self._disk_failed()
         return leadership
 
     def require_leadership_in(self, current_leader_epoch: int) -> "Leadership":

@@ -147,10 +147,10 @@ class ReplicaManager(HostedReplicas):
         replica = self.get(state.topic, state.partition)
         if replica is None:
             replica = self._host(state, config, is_new=is_new)
-        elif replica.topic_id != state.topic_id:
-            raise _inconsistent_topic_id(replica.topic_id, state)
         elif replica.log.offline is not None:
             raise Rejected(ErrorCode.KAFKA_STORAGE_ERROR, f"its disk failed: {replica.log.offline}")
+        elif replica.topic_id != state.topic_id:
+            raise _inconsistent_topic_id(replica.topic_id, state)
         effects = self._take_role(replica, state)
         self._changed()
         return effects

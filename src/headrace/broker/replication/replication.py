@@ -92,13 +92,13 @@ class Replication:
             self._replicas.effects.carry_out(replica, effects)
 
     def check_live(self, replicas: Iterable["Replica"]) -> None:
-        """Do not wait for members of the ISR that are not registered any longer."""
+        """Do not wait for followers that are not registered any longer."""
         live = self._metadata.current.brokers
         for replica in replicas:
             leadership = replica.leadership
             if leadership is None or not leadership.followers or replica.is_gone:
                 continue
-            left = [member for member in sorted(leadership.isr) if member not in live]
+            left = [follower for follower in leadership.followers if follower not in live]
             if left:
                 effects = leadership.brokers_left(left, self._loop.time() * 1000)
                 self._replicas.effects.carry_out(replica, effects)

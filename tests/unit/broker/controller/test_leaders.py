@@ -110,6 +110,27 @@ async def test_a_broker_that_shuts_down_gives_up_leaderships_first():
 
 
 @in_loop
+async def test_the_next_controller_elects_no_broker_that_shuts_down():
+    async with told_cluster() as cluster:
+        controller = await cluster.start(1)
+        await make(controller, (3, 1), name="t")
+        for _ in range(2):  # a broker may shut down more than once
+            assert await controller.shut_down(3, cluster.entries[3].broker_epoch) == []
+        await cluster.session().delete(paths.CONTROLLER, ANY_VERSION)
+        controller = await cluster.start(2)
+        isr, epoch = proposal(controller, "t", (1, 3)), cluster.entries[1].broker_epoch
+        (answer,) = await controller.alter_isr(1, epoch, [isr])
+        assert answer.code == ErrorCode.INELIGIBLE_REPLICA
+        # After its return it may lead again.
+        cluster.crash(3)
+        await cluster.register(3)
+        await until(lambda: controller.metadata.topics["t"].partitions[0].offline == ())
+        (answer,) = await controller.alter_isr(1, epoch, [isr])
+        assert answer.isr == (1, 3)
+        assert await controller.elect_leaders([T0], unclean=False) == [None]
+
+
+@in_loop
 async def test_a_broker_that_nobody_can_replace_must_stay():
     async with told_cluster() as cluster:
         controller = await cluster.start(1)

@@ -10,16 +10,18 @@ from headrace.broker.coordinators.markers import Marker
 from headrace.broker.metadata.cache import MetadataCache
 from headrace.broker.peers import Peers
 from headrace.broker.tasks import BackgroundTasks
-from headrace.core.topics import TRANSACTIONS_TOPIC
+from headrace.coordination import paths, values
+from headrace.coordination.topic_store import TopicStore
 from headrace.model.cluster_metadata import NO_LEADER, ClusterMetadata, TopicState
 from headrace.model.errors import ErrorCode
-from headrace.model.ids import NO_TOPIC_ID, BrokerId, TopicPartition
+from headrace.model.ids import NO_TOPIC_ID, BrokerId, TopicId, TopicPartition
 from headrace.wire import messages as m
 from headrace.world.network import dial
 from tests.fakes.network_peers import until
 from tests.fakes.partition_states import a_state
 from tests.fakes.scripted_broker import scripted_broker
 from tests.fakes.standin import in_loop
+from tests.fakes.trees import memory_tree
 
 NONE = ErrorCode.NONE
 MARKER = Marker(7, 3, 11, commit=True, transaction_version=0)
@@ -67,7 +69,10 @@ class Cluster:
         self.here, self.writer = LedHere(), RecordingWriter()
         self.brokers = {}
         peers = Peers(lambda broker_id: self.brokers.get(broker_id), "PLAINTEXT", dial)
-        self.sender = MarkerSender(self.writer, self.here, self.metadata, peers, self.tasks)
+        self.tree = memory_tree().open_session()
+        self.sender = MarkerSender(
+            self.writer, self.here, self.metadata, TopicStore(self.tree), peers, self.tasks
+        )
         self.lead(*leaders)
 
     def lead(self, *leaders):
@@ -76,8 +81,7 @@ class Cluster:
             for number, leader in enumerate(leaders)
         )
         topic = TopicState("t", NO_TOPIC_ID, states, internal=False)
-        own = TopicState(TRANSACTIONS_TOPIC, NO_TOPIC_ID, (), internal=True)
-        self.metadata.current = ClusterMetadata("c").with_topics([topic, own])
+        self.metadata.current = ClusterMetadata("c").with_topics([topic])
         self.here.led = {number for number, leader in enumerate(leaders) if leader == 1}
         self.sender.leaders_changed()
 
@@ -185,17 +189,32 @@ async def test_a_partition_without_a_leader_waits_and_a_deleted_one_needs_no_mar
     async with cluster_of(NO_LEADER, 2) as (cluster, other):
         cluster.here.led.clear()
         cluster.send(0, 5)
+        await until(lambda: len(cluster.reports) == 2)
         assert cluster.results() == {0: ErrorCode.LEADER_NOT_AVAILABLE, 5: NONE}
         assert other.received == []
 
 
 @in_loop
-async def test_without_metadata_no_partition_counts_as_deleted():
+async def test_a_partition_that_this_broker_has_not_heard_of_is_tried_again():
     async with cluster_of(2) as (cluster, other):
-        cluster.metadata.current = ClusterMetadata("c")
-        cluster.send(0)
-        assert cluster.results() == {0: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        states = tuple(a_state()._replace(partition=number) for number in range(3))
+        topic = TopicState("t", TopicId(b"t" * 16), states, internal=False)
+        for path in ("/brokers", "/brokers/topics"):
+            await cluster.tree.create(path)
+        await cluster.tree.create(paths.topic("t"), values.encode_topic(topic))
+        cluster.send(2, 3)  # the metadata has one partition
+        await until(lambda: len(cluster.reports) == 2)
+        assert cluster.results() == {2: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 3: NONE}
         assert other.received == []
+
+
+@in_loop
+async def test_without_the_tree_no_partition_counts_as_deleted():
+    async with cluster_of(2) as (cluster, _):
+        await cluster.tree.close()
+        cluster.send(5)
+        await until(lambda: cluster.reports)
+        assert cluster.results() == {5: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 
 @in_loop

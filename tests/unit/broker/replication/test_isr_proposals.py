@@ -164,6 +164,18 @@ async def test_a_refusal_ends_the_proposal_or_waits_for_the_controller(disk):
 
 
 @in_loop
+async def test_a_refusal_that_repeats_is_logged_once(disk, caplog):
+    caplog.set_level("INFO", "headrace.replication")
+    async with a_leader(disk) as leader:
+        for _ in range(3):
+            leader.follower_joins()
+            leader.peers.answer(answer(error_code=ErrorCode.INELIGIBLE_REPLICA))
+            await until(lambda: leader.leadership.proposal is None)
+            leader.leadership.tick(0)
+        assert caplog.text.count("INELIGIBLE_REPLICA") == 1
+
+
+@in_loop
 async def test_an_answer_of_another_leader_epoch_confirms_nothing(disk):
     async with a_leader(disk) as leader:
         leader.follower_joins()

@@ -49,8 +49,9 @@ def test_a_follower_refers_a_client_with_its_epoch_to_the_leader(replica, leader
     assert code_of(replica, leader_epoch) == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_failed_disk_is_reported_whatever_the_epoch(replica):
-    take_role(replica, leader=1)
+@pytest.mark.parametrize("leader", [1, 2])
+def test_a_failed_disk_is_reported_whatever_the_role_and_the_epoch(replica, leader):
+    take_role(replica, leader)
     replica.log.directory.offline = "Input/output error"
     for leader_epoch in (-1, 4, 5, 6):
         assert code_of(replica, leader_epoch) == ErrorCode.KAFKA_STORAGE_ERROR
