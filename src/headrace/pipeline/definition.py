@@ -7,11 +7,15 @@ plan`` shows all mistakes of a file together.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 Kind = Literal["source", "step", "table", "topic", "example"]
 Function = TypeVar("Function", bound=Callable[..., Any])
-Decorator = Callable[[Function], Function]
+
+
+class Decorator(Protocol):
+    def __call__(self, function: Function, /) -> Function: ...
+
 
 DEFAULT_TRIGGER = "10 seconds"
 DEFAULT_LATENESS = "10 minutes"
@@ -36,12 +40,13 @@ def source(
     lateness: str = DEFAULT_LATENESS,
     late: str = "recompute",
     **unknown: object,
-) -> Decorator[Function]:
+) -> Decorator:
     """The JSON values of a topic as rows.
 
     ``schema`` is DDL. Rows with an ``event_id`` that came before are dropped. A record whose
     ``event_time`` is more than ``lateness`` before its Kafka timestamp is late: ``recompute``
     treats it as any other, ``deadletter`` sends it to the dead letters, ``drop`` only counts it.
+    A field ``_arrived timestamp`` of the schema is that timestamp.
     """
     options = {
         "schema": schema,
@@ -65,7 +70,7 @@ def table(
     trigger: str = DEFAULT_TRIGGER,
     schema: str = "",
     **unknown: object,
-) -> Decorator[Function]:
+) -> Decorator:
     """A Delta table with one row per ``key``.
 
     ``merge`` maps columns to the rule that joins the values of several batches: ``sum``, ``min``,
@@ -83,7 +88,7 @@ def topic(
     trigger: str = DEFAULT_TRIGGER,
     compacted: bool = False,
     **unknown: object,
-) -> Decorator[Function]:
+) -> Decorator:
     """A topic of JSON values. A true ``_deleted`` sends a record without a value."""
     options = {"key": key, "trigger": trigger, "compacted": compacted}
     return _declare(Declared("topic", name, options, tuple(unknown)))
@@ -104,7 +109,7 @@ def declared(function: object) -> Declared | None:
     return found if isinstance(found, Declared) else None
 
 
-def _declare(what: Declared) -> Decorator[Function]:
+def _declare(what: Declared) -> Decorator:
     return lambda function: _mark(function, what)
 
 

@@ -153,7 +153,13 @@ def rows_of(records: "DataFrame", source: SourceRows) -> "DataFrame":
     if source.late == "recompute":
         wanted |= F.col(FATE) == "late"
     here = records.where((F.col("topic") == source.topic) & wanted)
-    return here.select(*(f"{source.column}.`{name}`" for name in source.schema.fieldNames()))
+    return here.select(
+        *(
+            # A field of this name is no part of the value.
+            ARRIVED if name == ARRIVED else f"{source.column}.`{name}`"
+            for name in source.schema.fieldNames()
+        )
+    )
 
 
 def letters_of(records: "DataFrame", sources: Sequence[SourceRows]) -> "DataFrame":

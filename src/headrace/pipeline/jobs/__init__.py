@@ -1,0 +1,1 @@
+"""The pipeline files that Headrace ships."""

@@ -1,0 +1,237 @@
+"""Run the functions of a pipeline file batch by batch, with its tables in memory.
+
+    job = Batches(spark, activity)
+    for batch in arrivals(events, 7, seed=1):  # events: topic -> Arrow table
+        job.run(batch)
+    job.table("page_minutes")      # one row per key, merged: a DataFrame
+    job.sent("operations-alerts")  # the rows of a topic in order, as dicts
+
+Deduplication by event ID is done here, as the runner does it. A table that a function reads has
+the rows of earlier batches only, so a batch may run again with its number.
+"""
+
+import inspect
+from collections.abc import Collection, Mapping
+from datetime import timedelta
+from types import ModuleType
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import functions as F
+
+from headrace.pipeline.definition import declared
+
+MERGES = {
+    "sum": F.sum,
+    "min": F.min,
+    "max": F.max,
+    "hll": F.hll_union_agg,
+    "kll": F.kll_merge_agg_double,
+}
+MICROSECOND = timedelta(microseconds=1)
+PERCENTILES = (50, 95, 99)
+
+
+def arrivals(
+    events: Mapping[str, pa.Table],
+    batches: int,
+    *,
+    seed: int,
+    lateness: timedelta = timedelta(minutes=10),
+    doubled: float = 0.02,
+) -> list[dict[str, pa.Table]]:
+    """Cut events into batches of uneven size, in the order of their arrival.
+
+    Each event arrives up to ``lateness`` after it happened, unless its column ``_arrived`` says
+    when; some arrive twice.
+    """
+    dice = np.random.default_rng(seed)
+    arrived = {}
+    for topic, table in events.items():
+        delay = dice.integers(0, lateness // MICROSECOND, len(table), endpoint=True)
+        known = "_arrived" in table.column_names
+        time = micros(table["_arrived"]) if known else micros(table["at"]) + delay
+        twice = np.flatnonzero(dice.random(len(table)) < doubled)
+        again = dice.integers(0, lateness // MICROSECOND, len(twice))
+        table = table.take(np.concatenate([np.arange(len(table)), twice]))
+        arrived[topic] = (table, np.concatenate([time, time[twice] + again]))
+    times = np.concatenate([time for _, time in arrived.values()])
+    ends = np.sort(dice.choice(times, batches - 1, replace=False)) if len(times) else []
+    cut: list[dict[str, pa.Table]] = [{} for _ in range(batches)]
+    for topic, (table, time) in arrived.items():
+        order = np.argsort(time, kind="stable")
+        places = np.concatenate([[0], np.searchsorted(time[order], ends), [len(order)]])
+        for number, batch in enumerate(cut):
+            chosen = order[places[number] : places[number + 1]]
+            rows = table.take(chosen)
+            if "_arrived" in rows.column_names:
+                rows = rows.drop_columns("_arrived")
+            at = pa.array(time[chosen]).cast(pa.timestamp("us", "UTC"))
+            batch[topic] = rows.append_column("_arrived", at)
+    return cut
+
+
+def micros(times: pa.ChunkedArray) -> Any:
+    return times.cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_numpy()
+
+
+class Batches:
+    """The state of one pipeline file: what each batch appended to its tables and topics."""
+
+    def __init__(self, spark: Any, file: ModuleType, only: Collection[str] = ()) -> None:
+        """``only`` names the functions of tables and topics to run; all, if it is empty."""
+        self._spark = spark
+        self._functions = {
+            name: function for name, function in vars(file).items() if declared(function)
+        }
+        self._sinks = [
+            name
+            for name, function in self._functions.items()
+            if function.declared.kind in ("table", "topic") and (not only or name in only)
+        ]
+        # Name of a table or function of a topic -> number of the batch -> its rows.
+        self._rows: dict[str, dict[int, pa.Table]] = {}
+        self._seen: dict[str, set[str]] = {}
+        self._inputs: list[dict[str, Any]] = []
+
+    def run(self, events: Mapping[str, pa.Table]) -> None:
+        """Run the next batch: rows by topic; a topic that is not named has none."""
+        self._inputs.append(self._sources(events))
+        self._run(len(self._inputs) - 1)
+
+    def run_last_again(self) -> None:
+        """Run the last batch once more, as after a kill between its effects and its commit."""
+        number = len(self._inputs) - 1
+        before = {name: rows[number] for name, rows in self._rows.items() if number in rows}
+        self._run(number)
+        for name, rows in before.items():
+            if not self._options(name).get("merge"):  # sketches draw lots
+                assert sorted_rows(self._rows[name][number]) == sorted_rows(rows), name
+            self._rows[name][number] = rows  # its transaction drops the second
+
+    def table(self, name: str) -> Any:
+        """All rows of a table, one per key; sketches are shown as a reader sees them."""
+        merge = self._options(name).get("merge")
+        if not merge:
+            return self._before(name, len(self._inputs))
+        shown = []
+        rows = self._merged(name, len(self._inputs))
+        for column in rows.columns:
+            match merge.get(column):
+                case "hll":
+                    shown.append(F.hll_sketch_estimate(column).alias(column))
+                case "kll":
+                    shown += [
+                        F.kll_sketch_get_quantile_double(column, F.lit(p / 100)).alias(
+                            f"{column}_p{p}"
+                        )
+                        for p in PERCENTILES
+                    ]
+                case _:
+                    shown.append(F.col(column))
+        return rows.select(*shown)
+
+    def sent(self, topic: str) -> list[dict[str, Any]]:
+        """Rows sent to a topic, batch by batch."""
+        (name,) = (
+            name
+            for name, function in self._functions.items()
+            if function.declared.kind == "topic" and function.declared.topic == topic
+        )
+        batches = self._rows.get(name, {})
+        return [row for number in sorted(batches) for row in batches[number].to_pylist()]
+
+    def _options(self, name: str) -> dict[str, Any]:
+        return self._functions[name].declared.options
+
+    def _sources(self, events: Mapping[str, pa.Table]) -> dict[str, Any]:
+        """A DataFrame per source, without events that came before."""
+        inputs = {}
+        for name, function in self._functions.items():
+            if function.declared.kind != "source":
+                continue
+            topic, schema = function.declared.topic, self._options(name)["schema"]
+            rows = events.get(topic)
+            if rows is None:
+                inputs[name] = self._spark.createDataFrame([], schema)
+                continue
+            names = self._spark.createDataFrame([], schema).columns
+            fresh = self._fresh(topic, rows).select(names)
+            inputs[name] = function(self._spark.createDataFrame(fresh, schema))
+        return inputs
+
+    def _fresh(self, topic: str, rows: pa.Table) -> pa.Table:
+        seen = self._seen.setdefault(topic, set())
+        places = []
+        for place, event_id in enumerate(rows["event_id"].to_pylist()):
+            if event_id not in seen:
+                seen.add(event_id)
+                places.append(place)
+        return rows.take(pa.array(places, pa.int64()))
+
+    def _run(self, number: int) -> None:
+        known = dict(self._inputs[number])
+        for name in self._sinks:
+            rows = self._call(name, number, known).toArrow()
+            self._rows.setdefault(name, {})[number] = rows
+        for frame in known.values():
+            frame.unpersist()
+
+    def _call(self, name: str, number: int, known: dict[str, Any]) -> Any:
+        function = self._functions[name]
+        given = {p: self._input(p, number, known) for p in inspect.signature(function).parameters}
+        result = function(**given)
+        if not isinstance(result, str):
+            return result
+        for parameter, frame in given.items():
+            frame.createOrReplaceTempView(parameter)
+        return self._spark.sql(result)
+
+    def _input(self, name: str, number: int, known: dict[str, Any]) -> Any:
+        if name not in known:
+            if self._functions[name].declared.kind == "table":
+                known[name] = self._before(name, number)
+            else:
+                known[name] = self._call(name, number, known).persist()
+        return known[name]
+
+    def _before(self, name: str, number: int) -> Any:
+        """The rows of a table before a batch, one per key."""
+        options = self._options(name)
+        if options.get("merge"):
+            return self._merged(name, number)
+        if not any(batch < number for batch in self._rows.get(name, ())):
+            return self._spark.createDataFrame([], options["schema"])
+        rows = self._appended(name, number)
+        if "_deleted" not in rows.column_names:
+            rows = rows.append_column("_deleted", pa.nulls(len(rows), pa.bool_()))
+        latest = duckdb.sql(
+            f"""select * exclude (_batch, _deleted) from rows
+            qualify row_number() over (partition by {", ".join(options["key"])}
+                                       order by _batch desc) = 1 and _deleted is not true"""
+        ).arrow()
+        return self._spark.createDataFrame(pa.table(latest), options.get("schema"))
+
+    def _merged(self, name: str, number: int) -> Any:
+        options = self._options(name)
+        rows = self._spark.createDataFrame(self._appended(name, number))
+        merged = rows.groupBy(*options["key"]).agg(
+            *(MERGES[rule](column).alias(column) for column, rule in options["merge"].items())
+        )
+        return merged.select(*(c for c in rows.columns if c != "_batch"))
+
+    def _appended(self, name: str, number: int) -> pa.Table:
+        parts = [
+            rows.append_column("_batch", pa.array(np.full(len(rows), batch)))
+            for batch, rows in sorted(self._rows[name].items())
+            if batch < number
+        ]
+        # In one chunk: Spark ends at an empty one.
+        return pa.concat_tables(parts).combine_chunks()
+
+
+def sorted_rows(table: pa.Table) -> list[tuple[Any, ...]]:
+    """The rows of a table in a fixed order, to compare them."""
+    return sorted((tuple(row.values()) for row in table.to_pylist()), key=repr)
