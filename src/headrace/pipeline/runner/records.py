@@ -155,6 +155,7 @@ def rows_of(records: "DataFrame", source: SourceRows) -> "DataFrame":
     here = records.where((F.col("topic") == source.topic) & wanted)
     return here.select(
         *(
+            # A field of this name is no part of the value.
             ARRIVED if name == ARRIVED else f"{source.column}.`{name}`"
             for name in source.schema.fieldNames()
         )
