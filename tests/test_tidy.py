@@ -153,6 +153,8 @@ TESTED_BY = {
     "spark/test_batch_source": "spark/batch spark/source",
     "spark/test_exactly_once": "spark/exactly_once spark/markers spark/transaction",
     "spark/test_group_progress": "spark/group_progress",
+    "spark/test_jobs_activity": "pipeline/jobs/activity",
+    "spark/test_jobs_operations": "pipeline/jobs/operations",
     "spark/test_permissions": "spark/cluster",
     "spark/test_pipeline_runner": "pipeline/analysis pipeline/calling pipeline/tables "
     "pipeline/runner/backfill pipeline/runner/dead_letters pipeline/runner/examples "
