@@ -240,7 +240,9 @@ class Batches:
             qualify row_number() over (partition by {", ".join(options["key"])}
                                        order by _batch desc) = 1 and _deleted is not true"""
         ).arrow()
-        return self._spark.createDataFrame(pa.table(latest), options.get("schema") or None)
+        found, schema = pa.table(latest), options.get("schema") or None
+        # Spark cannot read an Arrow table without chunks.
+        return self._spark.createDataFrame(found if len(found) or not schema else [], schema)
 
     def _merged(self, name: str, number: int) -> Any:
         options = self._options(name)
