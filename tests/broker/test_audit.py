@@ -5,7 +5,7 @@ import time
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 
 from headrace.client.cluster import ClientSettings
 from headrace.model.audit import AUDIT_TOPIC, MinuteCounts
@@ -124,8 +124,10 @@ def test_a_dead_letter_accounts_for_its_record_however_often_it_was_written(
         "_timestamp_ms": TIMES[11],
         "stage": "decode",
     }
-    letters = pa.Table.from_pylist([letter, letter], DEAD_LETTER_SCHEMA)
-    write_deltalake(str(tmp_path / "raw" / "views" / "_dead_letters"), letters)
+    letters = open_or_create(tmp_path / "raw" / "views" / "_dead_letters", DEAD_LETTER_SCHEMA, [])
+    files = PartitionedFiles(letters.location, DEAD_LETTER_SCHEMA, "letters")
+    files.add((), pa.RecordBatch.from_pylist([letter, letter], DEAD_LETTER_SCHEMA))
+    letters.commit(Batch((), files.finish(), DEAD_LETTER_SCHEMA, time.time_ns() // 1_000_000))
 
     assert all(one.is_even for one in audit(cluster, tmp_path))
 

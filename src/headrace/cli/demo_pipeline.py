@@ -78,7 +78,7 @@ def demo_pipeline(
         ),
     ] = None,
 ) -> None:
-    """Run the pipeline of a website: events, tables, jobs on Spark, an audit and a report.
+    """Run the pipeline of a website, from events to a report.
 
     Requires the extras 'pipeline' and 'report', and Java 17 or newer. The directory is used again
     by the next run, which then continues with another day.

@@ -128,15 +128,17 @@ def in_table(table: Table, topic_id: bytes) -> TableCounts:
 
 def _rows_of(table: Table, topic_id: bytes, time: str) -> tuple[Numbers, Numbers, Numbers]:
     """Partition, offset and timestamp of each row of a topic."""
-    of_topic = pc.field("_topic_id") == id_to_text(topic_id)
+    columns = ["_partition", "_offset", time, "_topic_id"]
     if time == "_timestamp_ms":
-        of_topic &= pc.field("stage") != "lost"
-    rows = table.handle.to_pyarrow_dataset().to_table(
-        columns=["_partition", "_offset", time], filter=of_topic
-    )
+        columns.append("stage")
+    # Not filtered while it is read: deltalake takes a column without statistics for one of nulls.
+    rows = table.handle.to_pyarrow_dataset().to_table(columns=columns)
+    rows = rows.filter(pc.equal(rows["_topic_id"], id_to_text(topic_id)))
+    if time == "_timestamp_ms":
+        rows = rows.filter(pc.not_equal(rows["stage"], "lost"))
     partition, offset, timestamp = (
         column.combine_chunks().cast(pa.int64()).to_numpy(zero_copy_only=False)
-        for column in rows.columns
+        for column in rows.columns[:3]
     )
     return partition, offset, timestamp
 
