@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 from headrace.pipeline.calling import call
 from headrace.pipeline.graph import Node, Query
 from headrace.pipeline.runner.dead_letters import dead_letters
+from headrace.pipeline.runner.kept import Kept
 from headrace.pipeline.runner.records import FATE, decoded, letters_of, rows_of, source_rows
 from headrace.pipeline.runner.settings import RunSettings
 from headrace.pipeline.tables import DELETED, NO_VERSION, BatchName, JobTable, Rules
@@ -108,7 +109,8 @@ class Fanout:
     ) -> Written:
         """Write one batch of deduplicated records. ``pinned`` are versions of other tables."""
         began_at = time.monotonic()
-        rows = decoded(records, self.sources).persist()
+        kept = Kept(decoded(records, self.sources))
+        rows = kept.rows
         inputs = _Inputs(self, rows, batch, pinned or {})
         try:
             counts = _counts(rows)
@@ -122,7 +124,7 @@ class Fanout:
                     written[name] = self._write(name, inputs.of(name), batch)
         finally:
             inputs.release()
-            rows.unpersist()
+            kept.release()
         total = sum(one.events for one in counts)
         return Written(total, late, dropped, letters, written, time.monotonic() - began_at)
 
@@ -216,7 +218,7 @@ class _Inputs:
         self._pinned = pinned
         self._inside = inside
         self._known: dict[str, DataFrame] = {}
-        self._kept: list[DataFrame] = []
+        self._kept: list[Kept] = []
 
     def of(self, name: str) -> "DataFrame":
         """The result of a sink's function."""
@@ -224,8 +226,8 @@ class _Inputs:
         return call(node, {one: self._input(one) for one in node.parameters})
 
     def release(self) -> None:
-        for frame in self._kept:
-            frame.unpersist()
+        for kept in self._kept:
+            kept.release()
 
     def _input(self, name: str) -> "DataFrame":
         if name not in self._known:
@@ -248,8 +250,9 @@ class _Inputs:
             )
         made = self.of(node.name)
         if node.name in self._fanout._shared:
-            made = made.persist()
-            self._kept.append(made)
+            kept = Kept(made)
+            self._kept.append(kept)
+            return kept.rows
         return made
 
 
