@@ -63,6 +63,13 @@ class _Client:
             self._failure = failure
 
 
+def _close(consumer):
+    """Close a consumer, or leave it: librdkafka sometimes waits here with no request in flight."""
+    closing = threading.Thread(target=consumer.close, daemon=True)
+    closing.start()
+    closing.join(CONVERGE_LIMIT_S)
+
+
 class StockProducer(_Client):
     """Sends numbered records to all its places, with acks=all, and repeats until they are in."""
 
@@ -170,7 +177,7 @@ class StockReader(_Client):
                 self._read()
                 self._ask_latest(next(asking))
         finally:
-            self._consumer.close()
+            _close(self._consumer)
 
     def _read(self):
         for message in self._consumer.consume(1_000, 0.2):
@@ -224,7 +231,7 @@ class StockMember(_Client):
                 self._read()
                 self._commit()
         finally:
-            self._consumer.close()
+            _close(self._consumer)
 
     def _assigned(self, _consumer, partitions):
         places = [Place(each.topic, each.partition) for each in partitions]
