@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -142,8 +142,9 @@ def _closed(drawn: _OfTopic, closing: Events) -> _OfTopic:
     later = Records(
         np.arange(first, first + count), closing.sent_ms, closing.sent_ms, good, good.astype(bool)
     )
-    both = (np.concatenate(pair) for pair in zip(drawn.records, later, strict=True))
-    return _OfTopic(drawn.events.followed_by(closing), Records(*both))
+    pairs: Iterator[tuple[Any, Any]] = zip(drawn.records, later, strict=True)
+    both = Records(*(np.concatenate(pair) for pair in pairs))
+    return _OfTopic(drawn.events.followed_by(closing), both)
 
 
 def _id_base(seed: int, span: Span) -> int:

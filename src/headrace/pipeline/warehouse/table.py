@@ -22,6 +22,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from headrace.pipeline.errors import CommitRefused, LoadStopped, SchemaRefused, reason
 from headrace.pipeline.warehouse.batch import Batch, NewFile, TableFile
+from headrace.pipeline.warehouse.files import STATS_COLUMNS
 from headrace.pipeline.warehouse.offsets import Decision, decide
 from headrace.pipeline.warehouse.schema import Field, compare, fields_of
 from headrace.pipeline.warehouse.storage import Location, location_of
@@ -36,6 +37,13 @@ CHECKPOINT_COMMITS = 20
 ORPHAN_AGE_H_MIN = 24
 _COMMIT_AGE_MS_MAX = ORPHAN_AGE_H_MIN * 3_600_000 // 2
 _TRIES = 8
+# Readers must know which columns have statistics: deltalake and DuckDB take a column without them
+# for one of nulls, and skip the file in every query with a condition on it.
+_STATS_SETTING = "delta.dataSkippingStatsColumns"
+_CONFIGURATION = {
+    "delta.checkpointInterval": str(CHECKPOINT_COMMITS),
+    _STATS_SETTING: ",".join(STATS_COLUMNS),
+}
 _ROW_KEY = ("_topic_id", "_partition", "_offset")
 
 
@@ -244,7 +252,7 @@ class Table:
                 dict(file.partition_values),
                 loaded_ms,
                 changes_rows,
-                file.stats,
+                self._stats(file),
             )
             for file in added
         ]
@@ -255,6 +263,13 @@ class Table:
             partition_by=list(self.partition_columns),
             commit_properties=CommitProperties(app_transactions=txns),
         )
+
+    def _stats(self, file: NewFile) -> str:
+        """Of a table that another program created only the row count: see _STATS_SETTING."""
+        configuration = self._handle.metadata().configuration
+        if configuration.get(_STATS_SETTING) == _CONFIGURATION[_STATS_SETTING]:
+            return file.stats
+        return json.dumps({"numRecords": file.row_count})
 
     def _check_files(self, files: Sequence[NewFile], written_at_ms: int) -> None:
         """deltalake commits files that do not exist, and no reader opens the table after that."""
@@ -309,7 +324,12 @@ class Table:
         written_at = self._clock_ms()
         actions: list[AddAction | RemoveAction] = [
             AddAction(
-                file.path, file.size, dict(file.partition_values), written_at, True, file.stats
+                file.path,
+                file.size,
+                dict(file.partition_values),
+                written_at,
+                True,
+                self._stats(file),
             )
             for file in batch.files
         ]
@@ -363,7 +383,7 @@ def open_or_create(place: Path | Location, schema: pa.Schema, partition_by: Sequ
                 Schema.from_arrow(schema),
                 mode="error",
                 partition_by=list(partition_by),
-                configuration={"delta.checkpointInterval": str(CHECKPOINT_COMMITS)},
+                configuration=_CONFIGURATION,
                 storage_options=location.storage_options,
                 # deltalake would retry as version 1, and replace the metadata of the winner.
                 commit_properties=CommitProperties(max_commit_retries=0),

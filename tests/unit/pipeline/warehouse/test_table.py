@@ -4,9 +4,11 @@ import json
 import threading
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from headrace.model.ids import TopicPartition
@@ -322,3 +324,28 @@ def test_deltalake_still_refuses_what_the_door_relies_on(table):
     table.commit(batch(table, span(0, 3), name="first"))
     with pytest.raises(CommitFailedError):
         stale._append(batch(stale, span(0, 3), name="second"))
+
+
+def page_batch(table):
+    files = PartitionedFiles(table.location, WIDER, "pages")
+    columns = {"_partition": [0, 0], "_offset": [0, 1], "page": ["a", "b"]}
+    files.add((), pa.RecordBatch.from_pydict(columns, WIDER))
+    return Batch((span(0, 2),), files.finish(), WIDER, now_ms())
+
+
+@pytest.mark.parametrize("is_foreign", [False, True])
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_readers_find_rows_by_every_column(tmp_path, is_foreign, checkpointed):
+    """A reader skips files by their statistics, and must not by those that are not there."""
+    place = tmp_path / "pages"
+    if is_foreign:
+        write_deltalake(str(place), pa.Table.from_pylist([], WIDER))
+    table = open_or_create(place, WIDER, [])
+    table.commit(page_batch(table))
+    if checkpointed:
+        DeltaTable(str(place)).create_checkpoint()
+    rows = DeltaTable(str(place)).to_pyarrow_dataset()
+
+    assert rows.count_rows(filter=pc.field("page") == "b") == 1
+    assert rows.count_rows(filter=pc.field("_offset") == 1) == 1
+    assert duckdb.sql("select page from rows where page > 'a'").fetchall() == [("b",)]
