@@ -29,8 +29,8 @@ setup: .venv/ready  ## Create .venv with everything a developer needs
 	@echo "3/3  Headrace with the packages for tests and Spark (PySpark alone is over 400 MB)"
 	@$(PIP) --build-constraint constraints.txt -e '.[pipeline,report]' --group dev
 	@touch $@
-run: setup ## Run a demo: a node, a stock client, and a Spark job if Java is installed
-	$(PY) -m headrace demo
+run: setup ## Run the pipeline of a website: a node, a day of events, five Spark jobs, a report
+	$(PY) -m headrace demo pipeline
 test: setup ## Run all tests that need only PyPI and Java, with two rounds of each torture test
 	@# One worker more than cores, because some test is always waiting.
 	$(PY) -m pytest -m 'not interop and not spark' -n 3 $(SPREAD)

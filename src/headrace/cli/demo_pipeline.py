@@ -51,7 +51,8 @@ _RESULTS = (
     ),
     (
         "Alerts of services",
-        "select service, kind, state, since from service_alerts order by since limit 5",
+        "select service, kind, state, since from service_alerts where since is not null "
+        "order by since desc limit 5",
     ),
 )
 
@@ -80,8 +81,8 @@ def demo_pipeline(
 ) -> None:
     """Run the pipeline of a website, from events to a report.
 
-    Requires the extras 'pipeline' and 'report', and Java 17 or newer. The directory is used again
-    by the next run, which then continues with another day.
+    Requires the extras 'pipeline' and 'report', and Java 17 or newer. The next run in the same
+    directory continues with the next day.
     """
     require_tables()
     require_spark("the pipeline")
@@ -138,10 +139,18 @@ class _Run:
         self._report(day)
 
     def _next_day(self) -> date:
-        """The day before today, or before the days that earlier runs made."""
+        """A day of last week, or the one after the last that an earlier run made."""
         today = datetime.now(UTC).date()
-        made = len(list(self._directory.glob("daily-*.html")))
-        return today - timedelta(days=1 + made)
+        made = [path.stem.removeprefix("daily-") for path in self._directory.glob("daily-*.html")]
+        if not made:
+            return today - timedelta(days=7)
+        day = date.fromisoformat(max(made)) + timedelta(days=1)
+        if day >= today:
+            raise output.CommandFailed(
+                f"{self._directory} has the days up to {max(made)}. Remove it, or choose another "
+                "directory with --data, to start again"
+            )
+        return day
 
     def _generate(self, day: date, events: int) -> None:
         from headrace.pipeline.generate.sending import generate_day

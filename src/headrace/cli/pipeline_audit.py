@@ -40,8 +40,8 @@ def audit(
 ) -> None:
     """Compare what every tier counted, per topic and minute.
 
-    The tiers are producers, brokers, raw tables and pipelines.
-    The exit status is 1 if anything is missing or doubled.
+    The tiers are producers, brokers and raw tables. The exit status is 1 if anything is missing or
+    doubled.
     """
     require_tables()
 
