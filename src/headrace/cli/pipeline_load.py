@@ -1,6 +1,5 @@
 """``headrace pipeline load``: load topics into a Delta table, exactly once."""
 
-import re
 import tempfile
 import time
 from collections.abc import Mapping
@@ -19,9 +18,11 @@ from headrace.cli.options import (
     OutputFormat,
 )
 from headrace.cli.pipeline_options import (
+    BadMax,
     Master,
     StorageOptions,
     TableOption,
+    bad_share,
     require_spark,
     require_tables,
     source_options,
@@ -104,12 +105,6 @@ AcceptLoss = Annotated[
         "--accept-loss", help="Skip records that retention deleted before they were loaded."
     ),
 ]
-BadMax = Annotated[
-    str,
-    typer.Option(
-        "--bad-max", metavar="PERCENT", help="Stop if more of a batch would be dead letters."
-    ),
-]
 BatchSize = Annotated[
     str, typer.Option("--batch-size", metavar="BYTES", help="Commit at this size of the log.")
 ]
@@ -165,7 +160,7 @@ def load(
     past_ms = None if event_past == _NO_LIMIT else _milliseconds(event_past, "--event-past")
     future_ms = _milliseconds(event_future, "--event-future")
     batch_bytes = max(1, values.size(batch_size))
-    share = _share(bad_max)
+    share = bad_share(bad_max)
     require_tables()
     location = table_location(table, storage)
     require_spark("the load")
@@ -299,10 +294,3 @@ def _milliseconds(text: str, option: str) -> int:
     if found is None:
         raise values.wrong(f"{option} {text!r}: expected a time such as 90s, 5m or 1d")
     return found
-
-
-def _share(text: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%?", text)
-    if found is None or float(found[1]) > 100:
-        raise values.wrong(f"--bad-max {text!r}: expected a percentage from 0 to 100, such as 5%")
-    return float(found[1]) / 100

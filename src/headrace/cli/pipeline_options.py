@@ -40,6 +40,12 @@ PipelineArgument = Annotated[
 Warehouse = Annotated[
     Path, typer.Option("--warehouse", metavar="DIR", help="Directory of the tables.")
 ]
+BadMax = Annotated[
+    str,
+    typer.Option(
+        "--bad-max", metavar="PERCENT", help="Stop if more of a batch would be dead letters."
+    ),
+]
 Master = Annotated[str, typer.Option("--master", metavar="URL", help="Spark master.")]
 
 
@@ -54,6 +60,14 @@ def source_options(
     for name, value in Connection(bootstrap, settings, client_file).settings.items():
         found[f"librdkafka.{name}"] = str(value)
     return found | values.pairs(more or (), "--option")
+
+
+def bad_share(text: str) -> float:
+    """The share that ``--bad-max`` allows."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%?", text)
+    if found is None or float(found[1]) > 100:
+        raise values.wrong(f"--bad-max {text!r}: expected a percentage from 0 to 100, such as 5%")
+    return float(found[1]) / 100
 
 
 def require_tables() -> None:

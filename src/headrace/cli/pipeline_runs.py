@@ -20,9 +20,11 @@ from headrace.cli.options import (
     OutputFormat,
 )
 from headrace.cli.pipeline_options import (
+    BadMax,
     Master,
     PipelineArgument,
     Warehouse,
+    bad_share,
     local_directory,
     require_spark,
     source_options,
@@ -93,6 +95,7 @@ def run(
     from_: From = None,
     reset: Reset = False,
     batch_records: BatchRecords = None,
+    bad_max: BadMax = "5%",
     warehouse: Warehouse = Path("warehouse"),
     master: Master = "local[*]",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -105,7 +108,7 @@ def run(
         raise values.wrong("give --from or --reset, not both")
     start = _start(from_)
     chosen = _settings(warehouse, bootstrap, settings, client_file)._replace(
-        once=once, start=start, reset=reset
+        once=once, start=start, reset=reset, bad_share_max=bad_share(bad_max)
     )
     if batch_records is not None:
         chosen = chosen._replace(batch_records_max=batch_records)
@@ -292,6 +295,7 @@ def progress_line(done: "Progress") -> str:
         "dead letters": done.dead_letters,
     }
     told += [f"{count:,} {what}" for what, count in counts.items() if count]
+    told += [f"{count:,} break {rule}" for rule, count in done.expectations.items() if count]
     lag = "" if done.lag is None else f", lag {done.lag:,}"
     return (
         f"{done.pipeline}/{done.query} batch {done.batch}: {values.counted(done.rows, 'record')} "

@@ -73,6 +73,7 @@ def _pipeline_status(file: str, warehouse: Path, options: dict[str, str], format
         document = found._asdict()
         document["queries"] = [one._asdict() for one in found.queries]
         document["tables"] = [one._asdict() for one in found.tables]
+        document["expectations"] = [one._asdict() for one in found.expectations]
         output.document(document)
         return
     output.heading(f"{found.pipeline}: {'running' if found.is_running else 'not running'}")
@@ -82,6 +83,9 @@ def _pipeline_status(file: str, warehouse: Path, options: dict[str, str], format
         for one in found.tables
     ]
     output.table(["TABLE", "QUERY", "ROWS", "FILES", "BYTES", "LAST-COMMIT"], rows)
+    if found.expectations:
+        headings = ["FUNCTION", "RULE", "ROWS", "FAILED", "LAST-BATCH", "ITS-ROWS", "ITS-FAILED"]
+        output.table(headings, found.expectations)
 
 
 def _table_status(

@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace.pipeline.definition import example, source, step, table, topic
+    from headrace.pipeline.definition import example, expect, source, step, table, topic
 
-__all__ = ["example", "source", "step", "table", "topic"]
+__all__ = ["example", "expect", "source", "step", "table", "topic"]
 
 
 def __getattr__(name: str) -> Any:

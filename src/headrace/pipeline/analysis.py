@@ -24,6 +24,7 @@ from headrace.model.spelling import did_you_mean
 from headrace.pipeline.calling import call
 from headrace.pipeline.errors import BadPipeline
 from headrace.pipeline.graph import RESERVED_COLUMNS, Mistake, Node, mistakes
+from headrace.pipeline.rules import RECORD, RECORD_FIELD, rule_mistakes
 from headrace.pipeline.tables import DELETED
 from headrace.spark.ddl import parse_fields
 from headrace.spark.failures import BadOption
@@ -116,11 +117,14 @@ class _Analysis:
             if schema is None:
                 return None
             inputs[parameter] = self._spark.createDataFrame([], schema)
-        return call(node, inputs).schema
+        rows = call(node, inputs)
+        self.mistakes += rule_mistakes(node, rows)
+        return rows.drop(RECORD).schema
 
     def _input(self, node: Node, parameter: str) -> StructType | None:
         if node.kind == "source":
-            return parse_fields(node.option("schema"))
+            fields = parse_fields(node.option("schema"))
+            return StructType([*fields, RECORD_FIELD]) if node.rules else fields
         given = self._nodes[parameter]
         if given.kind != "table":
             return self.result(given)

@@ -1,4 +1,4 @@
-"""The decorators of a pipeline file: ``source``, ``step``, ``table``, ``topic`` and ``example``.
+"""The decorators of a pipeline file: ``source``, ``step``, ``table``, ``topic`` and others.
 
 A decorator returns its function unchanged, with the declaration in the attribute ``declared``. So
 every function of a pipeline file remains a plain function from DataFrames to a DataFrame, for
@@ -6,6 +6,7 @@ tests, notebooks and jobs of one's own. Wrong options are not refused here: ``he
 plan`` shows all mistakes of a file together.
 """
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
@@ -20,6 +21,7 @@ class Decorator(Protocol):
 DEFAULT_TRIGGER = "10 seconds"
 DEFAULT_LATENESS = "10 minutes"
 _ATTRIBUTE = "declared"
+_RULES = "expected"
 
 
 class Declared(NamedTuple):
@@ -29,6 +31,16 @@ class Declared(NamedTuple):
     topic: str = ""  # of a source or topic
     options: Mapping[str, Any] = {}
     unknown: tuple[str, ...] = ()  # names of options that do not exist
+
+
+class Rule(NamedTuple):
+    """What is expected of every row that a function returns."""
+
+    name: str
+    sql: str  # true for a good row
+    action: str  # warn, quarantine, fail
+    line: int = 0  # of the file
+    unknown: tuple[str, ...] = ()
 
 
 def source(
@@ -94,6 +106,24 @@ def topic(
     return _declare(Declared("topic", name, options, tuple(unknown)))
 
 
+def expect(name: str, sql: str, action: str = "warn", **unknown: object) -> Decorator:
+    """A rule for the rows of a source, step, table or topic: ``sql`` is true for each.
+
+    Rows for which it is false or null are counted, and with ``warn`` pass. ``quarantine`` makes
+    them dead letters; ``fail`` stops the pipeline before anything of the batch is written.
+    """
+    frame = inspect.currentframe()
+    line = frame.f_back.f_lineno if frame and frame.f_back else 0
+    rule = Rule(name, sql, action, line, tuple(unknown))
+
+    def add(function: Function) -> Function:
+        # Decorators apply from the lowest up; rules are in the order of the file.
+        function.__dict__[_RULES] = (rule, *rules_of(function))
+        return function
+
+    return add
+
+
 def example(function: Function) -> Function:
     """A test of the file: the function returns given and expected rows.
 
@@ -107,6 +137,12 @@ def declared(function: object) -> Declared | None:
     """What a decorator said about this function; None for anything else."""
     found = getattr(function, _ATTRIBUTE, None)
     return found if isinstance(found, Declared) else None
+
+
+def rules_of(function: object) -> tuple[Rule, ...]:
+    """What ``expect`` said about this function."""
+    found = getattr(function, _RULES, ())
+    return found if isinstance(found, tuple) else ()
 
 
 def _declare(what: Declared) -> Decorator:

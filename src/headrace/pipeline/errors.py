@@ -5,6 +5,7 @@ SchemaRefused   the records do not fit the columns of the table         -> chang
 LoadStopped     a person has to decide                                  -> stop
 BadPipeline     a pipeline file has mistakes                            -> correct the file
 RunRefused      a pipeline cannot be run as asked                       -> decide, run again
+ExpectationFailed  rows break the rules of a pipeline file           -> correct rows or rules
 BadQuery        an ad-hoc query is wrong                                -> correct the query
 """
 
@@ -36,6 +37,10 @@ class BadPipeline(PipelineError):
 
 class RunRefused(PipelineError):
     """A pipeline cannot be run as asked; the text says what to do."""
+
+
+class ExpectationFailed(PipelineError):
+    """Rows break the rules of their function. Nothing of the batch was written."""
 
 
 class BadQuery(PipelineError):

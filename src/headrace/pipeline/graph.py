@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from headrace.model.spelling import did_you_mean
-from headrace.pipeline.definition import Declared
+from headrace.pipeline.definition import Declared, Rule, rules_of
 
+RULE_ACTIONS = ("warn", "quarantine", "fail")
 LATE_ACTIONS = ("recompute", "deadletter", "drop")
 MERGE_RULES = ("sum", "min", "max", "hll", "kll")
 RESERVED_COLUMNS = ("_query", "_batch", "_written_at", "_deleted")
@@ -55,11 +56,19 @@ class Node(NamedTuple):
     def is_sink(self) -> bool:
         return self.kind in ("table", "topic")
 
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        return rules_of(self.function)
+
     def option(self, name: str) -> Any:
         return self.declared.options[name]
 
     def mistake(self, text: str) -> Mistake:
         return Mistake(self.place, f"{self.kind} {self.name}: {text}")
+
+    def rule_mistake(self, rule: Rule, text: str) -> Mistake:
+        place = self.place._replace(line=rule.line)
+        return Mistake(place, f"{self.kind} {self.name}: rule {rule.name!r}: {text}")
 
 
 class Query(NamedTuple):
@@ -102,6 +111,7 @@ def mistakes(nodes: Sequence[Node]) -> list[Mistake]:
                 node.mistake("belongs to another file; only sources and steps may be imported")
             )
         found += _CHECKS[node.kind](node)
+        found += _rule_mistakes(node)
         found += _input_mistakes(node, by_name)
     found += _repeated(nodes)
     cycle = find_cycle(by_name)
@@ -138,6 +148,24 @@ def _input_mistakes(node: Node, by_name: Mapping[str, Node]) -> list[Mistake]:
             )
     if not node.parameters:
         found.append(node.mistake("has no parameter, so it has no input"))
+    return found
+
+
+def _rule_mistakes(node: Node) -> list[Mistake]:
+    found, names = [], list[str]()
+    for rule in node.rules:
+        for name in rule.unknown:
+            found.append(node.rule_mistake(rule, f"there is no option {name!r}; use action"))
+        if rule.action not in RULE_ACTIONS:
+            text = f"action is {rule.action!r}; use {', '.join(RULE_ACTIONS)}"
+            found.append(node.rule_mistake(rule, text))
+        given: dict[str, object] = {"name": rule.name, "sql": rule.sql}
+        for what, value in given.items():
+            if not isinstance(value, str) or not value.strip():
+                found.append(node.rule_mistake(rule, f"{what} is {value!r}; use text"))
+        if rule.name in names:
+            found.append(node.rule_mistake(rule, "another rule has this name"))
+        names.append(rule.name)
     return found
 
 

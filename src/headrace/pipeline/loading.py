@@ -8,7 +8,7 @@ import traceback
 from pathlib import Path
 from types import ModuleType
 
-from headrace.pipeline.definition import declared
+from headrace.pipeline.definition import declared, rules_of
 from headrace.pipeline.errors import BadPipeline
 from headrace.pipeline.graph import Mistake, Node, Place
 
@@ -69,9 +69,16 @@ def _loaded(name: str, path: Path, module_name: str) -> PipelineFile:
     nodes = []
     for found, function in vars(module).items():
         what = declared(function)
-        if what is None or not inspect.isfunction(function):
+        if not inspect.isfunction(function):
             continue
         code = function.__code__
+        rules = rules_of(function)
+        if rules and (what is None or what.kind == "example"):
+            place = Place(code.co_filename, rules[0].line)
+            text = f"{found}: expect needs a source, step, table or topic"
+            raise BadPipeline([Mistake(place, text)])
+        if what is None:
+            continue
         nodes.append(
             Node(
                 found,

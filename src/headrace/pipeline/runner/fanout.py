@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -21,10 +22,18 @@ from pyspark.sql.types import StructType
 from headrace.pipeline.calling import call
 from headrace.pipeline.graph import Node, Query
 from headrace.pipeline.runner.dead_letters import dead_letters
+from headrace.pipeline.runner.expectations import (
+    EXPECTATIONS_SCHEMA,
+    Judged,
+    Verdict,
+    expectations_table,
+    rule_counts,
+)
 from headrace.pipeline.runner.kept import Kept
 from headrace.pipeline.runner.records import FATE, decoded, letters_of, rows_of, source_rows
 from headrace.pipeline.runner.settings import RunSettings
 from headrace.pipeline.tables import DELETED, NO_VERSION, BatchName, JobTable, Rules
+from headrace.pipeline.warehouse.bad_share import BadShare
 from headrace.spark.failures import PipelineError
 
 if TYPE_CHECKING:
@@ -55,6 +64,7 @@ class Written(NamedTuple):
     late: int  # of these: recomputed, or kept as dead letters
     dropped: int  # late, and only counted
     dead_letters: int
+    expectations: Mapping[str, int]  # rows that broke a rule, by function and rule
     written: Mapping[str, int]  # rows by table or topic function
     seconds: float
 
@@ -82,7 +92,7 @@ class Fanout:
         counted: Container[str] = (),
         send: Send | None = None,
     ) -> None:
-        """``counted`` are the topics whose events this query counts in the table ``reads``."""
+        """``counted`` are the functions whose events and broken rules this query counts."""
         self._counted = counted
         self._reads = _reads_table(settings)
         self._send = send or self._send_rows
@@ -103,6 +113,12 @@ class Fanout:
             if nodes[name].kind == "step"
         )
         self._shared = {name for name, count in uses.items() if count > 1}
+        self._expectations = expectations_table(settings)
+        self._bad_shares = {
+            name: BadShare(settings.bad_share_max)
+            for name in (*query.sources, *query.steps, *query.sinks)
+            if nodes[name].rules
+        }
 
     def run(
         self, records: "DataFrame", batch: BatchName, pinned: Mapping[str, int] | None = None
@@ -115,9 +131,14 @@ class Fanout:
         try:
             counts = _counts(rows)
             late, dropped = self._late(counts)
-            letters = self._write_letters(rows, counts, batch)
-            counted = [one for one in counts if one.topic in self._counted]
-            self._reads.append_few(_reads(self._pipeline, counted), batch)
+            verdicts = self._judge(inputs)
+            told = [one for one in verdicts if one.node.name in self._counted]
+            letters = self._write_letters(inputs, counts, told, batch)
+            topics = {one.topic for one in self.sources if one.name in self._counted}
+            read = [one for one in counts if one.topic in topics]
+            self._reads.append_few(_reads(self._pipeline, read), batch)
+            if self._bad_shares:
+                self._expectations.append_few(rule_counts(self._pipeline, told), batch)
             written = {}
             for name in self._query.sinks:
                 with _naming(self._nodes[name]):
@@ -125,11 +146,18 @@ class Fanout:
         finally:
             inputs.release()
             kept.release()
+        for one in verdicts:
+            self._bad_shares[one.node.name].add(one.quarantined, one.rows)
         total = sum(one.events for one in counts)
-        return Written(total, late, dropped, letters, written, time.monotonic() - began_at)
+        failed = {
+            f"{one.node.name}.{rule}": count for one in told for rule, count in one.failed.items()
+        }
+        seconds = time.monotonic() - began_at
+        return Written(total, late, dropped, letters, failed, written, seconds)
 
     def fold(self, spark: "SparkSession") -> None:
-        for table in (*(self._tables[name] for name in self._query.tables), self._reads):
+        ours = [self._tables[name] for name in self._query.tables]
+        for table in (*ours, self._reads, self._expectations):
             if table.fold(spark):
                 log.info("Folded the rows of %s", table.name)
 
@@ -160,15 +188,37 @@ class Fanout:
         dropped = sum(one.events for one in late if one.topic in dropping)
         return sum(one.events for one in late) - dropped, dropped
 
-    def _write_letters(self, rows: "DataFrame", counts: Sequence[_Count], batch: BatchName) -> int:
+    def _judge(self, inputs: "_Inputs") -> list[Verdict]:
+        """Raises ExpectationFailed. Nothing of the batch is written before this."""
+        verdicts = []
+        for name, share in self._bad_shares.items():
+            with _naming(self._nodes[name]):
+                verdict = inputs.verdict(name)
+            verdict.check_share(share, self._settings.bad_share_max)
+            verdicts.append(verdict)
+        return verdicts
+
+    def _write_letters(
+        self,
+        inputs: "_Inputs",
+        counts: Sequence[_Count],
+        verdicts: Sequence[Verdict],
+        batch: BatchName,
+    ) -> int:
         kept = {source.topic for source in self.sources if source.late != "deadletter"}
         count = sum(
             one.events
             for one in counts
             if one.fate is not None and not (one.fate == "late" and one.topic in kept)
         )
-        if count:
-            letters = letters_of(rows, self.sources)
+        frames = [letters_of(inputs.records, self.sources)] if count else []
+        for verdict in verdicts:
+            if verdict.quarantined:
+                judged = inputs.judged[verdict.node.name]
+                frames.append(judged.letters(inputs.records, batch))
+                count += verdict.quarantined
+        if frames:
+            letters = reduce(lambda one, other: one.unionAll(other), frames)
             dead_letters(letters, self._settings.warehouse, self._pipeline, batch)
         return count
 
@@ -213,21 +263,45 @@ class _Inputs:
         inside: "Callable[[Column], Column] | None" = None,
     ) -> None:
         self._fanout = fanout
-        self._records = records
+        self.records = records
         self._batch = batch
         self._pinned = pinned
         self._inside = inside
         self._known: dict[str, DataFrame] = {}
+        self._results: dict[str, DataFrame] = {}
+        self.judged: dict[str, Judged] = {}  # results of functions with rules
+        self._verdicts: dict[str, Verdict] = {}
         self._kept: list[Kept] = []
 
     def of(self, name: str) -> "DataFrame":
-        """The result of a sink's function."""
-        node = self._fanout._nodes[name]
-        return call(node, {one: self._input(one) for one in node.parameters})
+        """The result of a step or sink, without rows that are quarantined."""
+        if name not in self._results:
+            node = self._fanout._nodes[name]
+            made = call(node, {one: self._input(one) for one in node.parameters})
+            self._results[name] = self._passed(node, made)
+        return self._results[name]
+
+    def verdict(self, name: str) -> Verdict:
+        """How the result of a function with rules was judged."""
+        if self._fanout._nodes[name].is_sink:
+            self.of(name)
+        else:
+            self._input(name)
+        return self._verdicts[name]
 
     def release(self) -> None:
         for kept in self._kept:
             kept.release()
+        for judged in self.judged.values():
+            judged.release()
+
+    def _passed(self, node: Node, made: "DataFrame") -> "DataFrame":
+        if not node.rules:
+            return made
+        self.judged[node.name] = judged = Judged(node, made)
+        self._verdicts[node.name] = verdict = judged.verdict()
+        verdict.check()
+        return judged.rows
 
     def _input(self, name: str) -> "DataFrame":
         if name not in self._known:
@@ -237,19 +311,19 @@ class _Inputs:
     def _found(self, node: Node) -> "DataFrame":
         if node.kind == "source":
             (source,) = (one for one in self._fanout.sources if one.name == node.name)
-            rows = rows_of(self._records, source)
+            rows = rows_of(self.records, source)
             if self._inside is not None and source.event_time:
                 rows = rows.where(self._inside(F.col(source.event_time)))
-            return call(node, {node.parameters[0]: rows})
+            return self._passed(node, call(node, {node.parameters[0]: rows}))
         if node.kind == "table":
             return self._fanout._tables[node.name].rows(
-                self._records.sparkSession,
+                self.records.sparkSession,
                 self._fanout._schemas[node.name],
                 before=self._batch,
                 version=self._pinned.get(node.name),
             )
         made = self.of(node.name)
-        if node.name in self._fanout._shared:
+        if node.name in self._fanout._shared and not node.rules:
             kept = Kept(made)
             self._kept.append(kept)
             return kept.rows
@@ -293,12 +367,15 @@ def _reads_table(settings: RunSettings) -> JobTable:
     return JobTable(settings.table(READS), Rules(READS_KEY, {"events": "sum"}))
 
 
-def forget_reads(pipeline: str, spark: "SparkSession", settings: RunSettings) -> None:
+def forget_counts(pipeline: str, spark: "SparkSession", settings: RunSettings) -> None:
     """A pipeline that starts over reads everything again."""
-    table = _reads_table(settings)
-    if table.version() is not None:
-        none = spark.createDataFrame([], from_arrow_schema(READS_SCHEMA))
-        table.replace(none, F.col("pipeline") != pipeline, BatchName("reset", 0))
+    for table, schema in (
+        (_reads_table(settings), READS_SCHEMA),
+        (expectations_table(settings), EXPECTATIONS_SCHEMA),
+    ):
+        if table.version() is not None:
+            none = spark.createDataFrame([], from_arrow_schema(schema))
+            table.replace(none, F.col("pipeline") != pipeline, BatchName("reset", 0))
 
 
 def _reads(pipeline: str, counts: Sequence[_Count]) -> pa.Table:

@@ -1,5 +1,6 @@
 """What a pipeline holds, without running it: queries, lag, tables; and the state of its streams."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -7,6 +8,7 @@ import pyarrow as pa
 
 from headrace.pipeline.errors import RunRefused
 from headrace.pipeline.runner.directory import PipelineDirectory
+from headrace.pipeline.runner.expectations import EXPECTATIONS
 from headrace.pipeline.runner.settings import RunSettings
 from headrace.pipeline.runner.streams import group_of
 from headrace.pipeline.warehouse.table import open_table
@@ -33,11 +35,24 @@ class TableStatus(NamedTuple):
     last_commit_ms: int | None
 
 
+class RuleStatus(NamedTuple):
+    """The rows of a function that a rule was applied to, in all batches and in the newest."""
+
+    function: str
+    rule: str
+    rows: int
+    failed: int
+    last_batch: int
+    last_rows: int
+    last_failed: int
+
+
 class PipelineStatus(NamedTuple):
     pipeline: str
     is_running: bool
     queries: tuple[QueryStatus, ...]
     tables: tuple[TableStatus, ...]
+    expectations: tuple[RuleStatus, ...]
 
 
 class StateStatus(NamedTuple):
@@ -75,7 +90,8 @@ def read_status(file: str, settings: RunSettings) -> PipelineStatus:
         _table(table, entry["query"], settings.table(table))
         for table, entry in sorted(recorded["declaration"]["table"].items())
     )
-    return PipelineStatus(name, directory.is_running(), queries, tables)
+    rules = tuple(_rules(name, settings.table(EXPECTATIONS)))
+    return PipelineStatus(name, directory.is_running(), queries, tables, rules)
 
 
 def read_state(file: str, spark: "SparkSession", settings: RunSettings) -> list[StateStatus]:
@@ -112,6 +128,23 @@ def _lag(cluster: Cluster, group: str) -> int | None:
         return None
     ends = cluster.list_offsets(dict.fromkeys(committed, LATEST), read_committed=True)
     return sum(max(0, end - committed[place]) for place, end in ends.items())
+
+
+def _rules(pipeline: str, location: Path) -> Iterator[RuleStatus]:
+    table = open_table(location)
+    if table is None:
+        return
+    rows = table.handle.to_pyarrow_dataset().to_table().to_pylist()
+    rules: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["pipeline"] == pipeline:
+            rules.setdefault((row["function"], row["rule"]), []).append(row)
+    for (function, rule), batches in sorted(rules.items()):
+        last = max(batches, key=lambda row: (row["_written_at"], row["_batch"]))
+        total, failed = (sum(row[name] for row in batches) for name in ("rows", "failed"))
+        yield RuleStatus(
+            function, rule, total, failed, last["_batch"], last["rows"], last["failed"]
+        )
 
 
 def _table(name: str, query: str, location: Path) -> TableStatus:

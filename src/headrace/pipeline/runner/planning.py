@@ -50,11 +50,11 @@ class Plan(NamedTuple):
     def nodes(self) -> dict[str, Node]:
         return {node.name: node for node in self.file.nodes}
 
-    def counted_topics(self, query: Query) -> set[str]:
-        """The topics that no query before this one reads: each event is counted once."""
+    def counted(self, query: Query) -> set[str]:
+        """The functions of no query before this one: each event and row is counted once."""
         before = self.queries[: self.queries.index(query)]
-        known = {name for one in before for name in one.sources}
-        return {self.nodes[name].declared.topic for name in query.sources if name not in known}
+        known = {name for one in before for name in (*one.sources, *one.steps)}
+        return {*query.sources, *query.steps, *query.sinks} - known
 
     @property
     def requires(self) -> str:

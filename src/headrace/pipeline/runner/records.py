@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from headrace.pipeline.graph import Node, duration_ms
+from headrace.pipeline.rules import RECORD
 from headrace.spark.ddl import parse_fields
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class SourceRows(NamedTuple):
     event_id: str
     lateness_ms: int
     late: str  # recompute, deadletter, drop
+    has_rules: bool
 
     @property
     def column(self) -> str:
@@ -59,6 +61,7 @@ def source_rows(node: Node) -> SourceRows:
         node.option("event_id"),
         lateness,
         node.option("late"),
+        bool(node.rules),
     )
 
 
@@ -158,16 +161,20 @@ def rows_of(records: "DataFrame", source: SourceRows) -> "DataFrame":
             # A field of this name is no part of the value.
             ARRIVED if name == ARRIVED else f"{source.column}.`{name}`"
             for name in source.schema.fieldNames()
-        )
+        ),
+        *([F.struct("partition", "offset").alias(RECORD)] if source.has_rules else []),
     )
 
 
 def letters_of(records: "DataFrame", sources: Sequence[SourceRows]) -> "DataFrame":
-    """The records that become dead letters, with ``stage`` and ``reason``."""
+    """The records that become dead letters, with ``stage``, ``rule`` and ``reason``."""
     kept = [source.topic for source in sources if source.late != "deadletter"]
     letters = records.where(F.col(FATE).isNotNull())
     if kept:
         letters = letters.where((F.col(FATE) != "late") | ~F.col("topic").isin(kept))
     return letters.select(
-        *RECORD_COLUMNS, F.col(FATE).alias("stage"), F.col(REASON).alias("reason")
+        *RECORD_COLUMNS,
+        F.col(FATE).alias("stage"),
+        F.lit(None).cast("string").alias("rule"),
+        F.col(REASON).alias("reason"),
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.pipeline.loading import load
 from headrace.pipeline.runner.directory import PipelineDirectory
-from headrace.pipeline.runner.fanout import forget_reads
+from headrace.pipeline.runner.fanout import forget_counts
 from headrace.pipeline.runner.planning import Plan, make_plan
 from headrace.pipeline.runner.settings import RunSettings
 from headrace.pipeline.runner.streams import Progress, Stream, prepared
@@ -90,7 +90,7 @@ def _start_over(plan: Plan, spark: "SparkSession", settings: RunSettings) -> Non
         for query in plan.queries:
             for name in query.tables:
                 shutil.rmtree(settings.table(name), ignore_errors=True)
-        forget_reads(plan.file.name, spark, settings)
+        forget_counts(plan.file.name, spark, settings)
     if settings.reset or settings.start is not None:
         plan.directory.forget_queries()
 

@@ -7,6 +7,8 @@ from typing import NamedTuple
 DEFAULT_WAREHOUSE = Path("warehouse")
 # Records of one batch. A first run over full topics would otherwise be a single batch of any size.
 BATCH_RECORDS_MAX = 2_000_000
+# Of the rows of a function. A broken producer must not drain a topic into quarantine.
+BAD_SHARE_MAX = 0.05
 
 
 class RunSettings(NamedTuple):
@@ -16,6 +18,7 @@ class RunSettings(NamedTuple):
     start: Mapping[str, str] | None = None  # where queries start over; None: where they stopped
     reset: bool = False  # delete tables and checkpoints first
     batch_records_max: int = BATCH_RECORDS_MAX
+    bad_share_max: float = BAD_SHARE_MAX
 
     def table(self, name: str) -> Path:
         return self.warehouse / name

@@ -38,6 +38,7 @@ class Progress(NamedTuple):
     dropped_late: int  # late, where the file says so
     dropped_by_watermark: int  # by Spark: more than the lateness behind other partitions
     dead_letters: int
+    expectations: Mapping[str, int]  # rows that broke a rule, by function and rule
     written: Mapping[str, int]  # rows by table or topic function
 
 
@@ -72,7 +73,7 @@ class Stream:
             query,
             plan.schemas,
             settings,
-            counted=plan.counted_topics(query),
+            counted=plan.counted(query),
         )
         self._foreign = [name for name in query.inputs if name not in query.tables]
         self._written: dict[int, Written] = {}
@@ -177,6 +178,7 @@ class Stream:
             written.dropped,
             sum(int(one["numRowsDroppedByWatermark"]) for one in told["stateOperators"]),
             written.dead_letters,
+            written.expectations,
             written.written,
         )
 
