@@ -80,7 +80,8 @@ class Site:
 
     def view(self, *views: tuple[str, int | None]) -> None:
         values = [json.dumps({"page": page, "visitor": visitor}) for page, visitor in views]
-        self.topics.send(self.topic, values, 0, key="k", headers=[("h", b"1")])
+        pairs = [("k", value) for value in values]
+        self.topics.send(self.topic, pairs, 0, headers=[("h", b"1")])
 
     def run(self, **settings: Any) -> list[Any]:
         return list(run([str(self.file)], self.spark, self.settings._replace(**settings)))
