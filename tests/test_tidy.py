@@ -175,6 +175,7 @@ TESTED_BY = {
     "spark/test_jobs_ranking": "pipeline/jobs/ranking",
     "spark/test_jobs_security": "pipeline/jobs/security",
     "spark/test_permissions": "spark/cluster",
+    "spark/test_pipeline_expectations": "pipeline/rules pipeline/runner/expectations",
     "spark/test_pipeline_runner": "pipeline/analysis pipeline/calling pipeline/tables "
     "pipeline/runner/backfill pipeline/runner/dead_letters pipeline/runner/examples "
     "pipeline/runner/fanout pipeline/runner/history pipeline/runner/inspection "

@@ -126,9 +126,10 @@ def test_a_pipeline_that_never_ran(headrace, tmp_path, monkeypatch):
 
 def test_progress_is_one_line():
     done = RunProgress(
-        "site", "10s", 3, 12_345, 4_115.0, 3.0, 7, 2, 0, 0, 1, {"pages": 20, "alerts": 0}
-    )
+        "site", "10s", 3, 12_345, 4_115.0, 3.0, 7, 2, 0, 0, 1,
+        {"views.short": 4, "views.known": 0}, {"pages": 20, "alerts": 0},
+    )  # fmt: skip
     assert pipeline_runs.progress_line(done) == (
         "site/10s batch 3: 12,345 records in 3.0 s, 4,115/s, lag 7; pages 20, 2 late, "
-        "1 dead letters"
+        "1 dead letters, 4 break views.short"
     )

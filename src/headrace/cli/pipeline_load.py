@@ -18,7 +18,6 @@ from headrace.cli.options import (
     OutputFormat,
 )
 from headrace.cli.pipeline_options import (
-    BadMax,
     Master,
     StorageOptions,
     TableOption,
@@ -103,6 +102,12 @@ AcceptLoss = Annotated[
     bool,
     typer.Option(
         "--accept-loss", help="Skip records that retention deleted before they were loaded."
+    ),
+]
+BadMax = Annotated[
+    str,
+    typer.Option(
+        "--bad-max", metavar="PERCENT", help="Stop if more of a batch would be dead letters."
     ),
 ]
 BatchSize = Annotated[

@@ -40,12 +40,6 @@ PipelineArgument = Annotated[
 Warehouse = Annotated[
     Path, typer.Option("--warehouse", metavar="DIR", help="Directory of the tables.")
 ]
-BadMax = Annotated[
-    str,
-    typer.Option(
-        "--bad-max", metavar="PERCENT", help="Stop if more of a batch would be dead letters."
-    ),
-]
 Master = Annotated[str, typer.Option("--master", metavar="URL", help="Spark master.")]
 
 

@@ -20,7 +20,6 @@ from headrace.cli.options import (
     OutputFormat,
 )
 from headrace.cli.pipeline_options import (
-    BadMax,
     Master,
     PipelineArgument,
     Warehouse,
@@ -53,6 +52,14 @@ Reset = Annotated[
 BatchRecords = Annotated[
     int | None,
     typer.Option("--batch-records", metavar="N", min=1, help="Records of a batch, at most."),
+]
+BadMax = Annotated[
+    str,
+    typer.Option(
+        "--bad-max",
+        metavar="PERCENT",
+        help="Stop if more rows of a function would be quarantined by its rules.",
+    ),
 ]
 Since = Annotated[
     str | None, typer.Option("--since", metavar="TIME", help="First event time to compute again.")

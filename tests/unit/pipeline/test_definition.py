@@ -1,7 +1,16 @@
 """Decorators leave functions as they are, and note what they declare."""
 
 from headrace import pipeline
-from headrace.pipeline.definition import declared, example, source, step, table, topic
+from headrace.pipeline.definition import (
+    declared,
+    example,
+    expect,
+    rules_of,
+    source,
+    step,
+    table,
+    topic,
+)
 
 
 def test_a_decorated_function_is_the_same_function():
@@ -42,7 +51,24 @@ def test_unknown_options_are_noted_not_refused():
     assert found is not None and found.unknown == ("triger",)
 
 
+def test_rules_are_in_the_order_of_the_file():
+    @expect("has_page", "page is not null", action="quarantine")
+    @step
+    @expect("short", "length(page) < 10", wen="never")
+    def pages(views):
+        return views
+
+    first, second = rules_of(pages)
+    assert first[:3] == ("has_page", "page is not null", "quarantine")
+    assert second[:3] == ("short", "length(page) < 10", "warn")
+    assert (second.line - first.line, second.unknown) == (2, ("wen",))
+    found = declared(pages)
+    assert found is not None and found.kind == "step"
+    assert pages("rows") == "rows"
+
+
 def test_what_is_not_declared():
+    assert rules_of(len) == ()
     assert declared(len) is None
     assert declared(None) is None
 

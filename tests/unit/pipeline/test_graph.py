@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.pipeline.definition import Declared, declared, source, step, table, topic
+from headrace.pipeline.definition import Declared, declared, expect, source, step, table, topic
 from headrace.pipeline.graph import (
     Mistake,
     Node,
@@ -83,6 +83,23 @@ def test_a_mistake_is_named_with_its_line(wrong, expected):
     wrong = wrong._replace(place=Place("site.py", 7))
     (found,) = texts(VIEWS, PAGES, wrong)
     assert found.startswith(f"site.py:7: {wrong.kind} t: ") and expected in found
+
+
+@pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        ([expect("r", "page > 1", "skip")], "action is 'skip'; use warn, quarantine, fail"),
+        ([expect("r", " ")], "sql is ' '; use text"),
+        ([expect("r", "page > 1", unless="x")], "there is no option 'unless'; use action"),
+        ([expect("r", "page > 2"), expect("r", "page > 1")], "another rule has this name"),
+    ],
+)
+def test_a_mistake_in_a_rule_is_named_with_the_line_of_the_rule(rules, expected):
+    wrong = node("t", table(key=["page"]), "views")
+    for decorate in reversed(rules):
+        decorate(wrong.function)
+    (found,) = texts(VIEWS, wrong)
+    assert found == f"site.py:{wrong.rules[-1].line}: table t: rule 'r': {expected}"
 
 
 def test_all_mistakes_are_found_together():

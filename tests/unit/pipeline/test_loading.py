@@ -57,6 +57,10 @@ def test_what_a_file_imports_is_known_as_imported(tmp_path, monkeypatch):
         ("def broken(:\n", "site.py:1: syntax error: invalid syntax"),
         ("x = 1\nimport nothing_at_all\n", "site.py:2: No module named 'nothing_at_all'"),
         ("x = 1\ny = x / 0\n", "site.py:2: ZeroDivisionError: division by zero"),
+        (
+            "from headrace.pipeline import expect\n@expect('r', 'true')\ndef f(): ...\n",
+            "site.py:2: f: expect needs a source, step, table or topic",
+        ),
         ("x = 1\n", "site.py:1: declares nothing; use source, step, table and topic"),
         ("\0", "site.py:1: "),
     ],
