@@ -103,21 +103,22 @@ def _recompute(
     node = plan.nodes[table]
     target = job_table(node, settings)
     if span.is_everything:
-        rows = fanout.compute(records, batch, table, None)
-        return Recomputed(table, target.replace(rows, None, batch))
+        with fanout.computed(records, batch, table, None) as rows:
+            return Recomputed(table, target.replace(rows, None, batch))
     column = time_column(plan.schemas[table], node.option("key"))
     if column is None:
         return Recomputed(table, None, "its key has no time; leave out --since and --until")
     if any(plan.nodes[one].kind == "table" for one in inputs_of(table, plan.nodes)):
         return Recomputed(table, None, "it reads a table; leave out --since and --until")
-    rows = fanout.compute(records, batch, table, span.holds).persist()
-    try:
-        time = F.col(column).cast("timestamp")
-        if not rows.where(~span.holds(time)).isEmpty():
-            raise RunRefused(
-                f"--since or --until cuts a window of {table} ({column}) in two; use the start of "
-                "a window"
-            )
-        return Recomputed(table, target.replace(rows, ~span.holds(time), batch))
-    finally:
-        rows.unpersist()
+    with fanout.computed(records, batch, table, span.holds) as computed:
+        rows = computed.persist()
+        try:
+            time = F.col(column).cast("timestamp")
+            if not rows.where(~span.holds(time)).isEmpty():
+                raise RunRefused(
+                    f"--since or --until cuts a window of {table} ({column}) in two; use the "
+                    "start of a window"
+                )
+            return Recomputed(table, target.replace(rows, ~span.holds(time), batch))
+        finally:
+            rows.unpersist()

@@ -166,20 +166,24 @@ class Fanout:
         found = {name: self._tables[name].version() for name in names}
         return {name: NO_VERSION if one is None else one for name, one in found.items()}
 
-    def compute(
+    @contextmanager
+    def computed(
         self,
         records: "DataFrame",
         batch: BatchName,
         name: str,
         inside: "Callable[[Column], Column] | None",
-    ) -> "DataFrame":
+    ) -> "Iterator[DataFrame]":
         """The rows of one table for all records, not written; ``inside`` selects event times.
 
-        The tables of this query have no rows before its one batch.
+        The tables of this query have no rows before its one batch. Raises ExpectationFailed.
         """
         pinned = dict.fromkeys(self._query.tables, NO_VERSION)
         inputs = _Inputs(self, decoded(records, self.sources), batch, pinned, inside)
-        return inputs.of(name)
+        try:
+            yield inputs.of(name)
+        finally:
+            inputs.release()
 
     def _late(self, counts: Sequence[_Count]) -> tuple[int, int]:
         """Late records that count or are dead letters, and those that are dropped."""
