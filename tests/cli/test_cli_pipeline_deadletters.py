@@ -89,8 +89,12 @@ def run_batch(warehouse, number, *offsets, pipeline="shop", sent=datetime(2026, 
         }
         for offset in offsets
     ]
+    append(warehouse, pa.Table.from_pylist(rows, RUNNER_SCHEMA), BatchName(pipeline, number))
+
+
+def append(warehouse, letters, batch):
     table = JobTable(warehouse / DEAD_LETTERS, Rules(("topic", "partition", "offset", "stage")))
-    table.append_few(pa.Table.from_pylist(rows, RUNNER_SCHEMA), BatchName(pipeline, number))
+    table.append_few(letters, batch)
 
 
 @pytest.fixture
@@ -177,6 +181,26 @@ def test_a_lost_range_is_shown_by_any_of_its_offsets(deadletters, warehouse):
     assert lost["records"] == 100
 
 
+def test_rows_that_broke_a_rule_are_no_records_and_have_a_place_too(deadletters, warehouse):
+    row = {
+        "topic": "following",
+        "partition": -1,
+        "offset": 99,
+        "value": b"{}",
+        "stage": "expectation",
+        "rule": "has_member",
+        "reason": "following: member is not null is not true",
+        "pipeline": "feed",
+    }
+    schema = RUNNER_SCHEMA.append(pa.field("rule", pa.string()))
+    append(warehouse, pa.Table.from_pylist([row], schema), BatchName("feed", 0))
+    assert listed(deadletters) == [("feed", 99), *ALL]
+    assert "has_member" in deadletters("list").out
+    assert "has_member" in deadletters("show", "following:-1:99").out
+    deadletters("drop", "following:-1:99")
+    assert listed(deadletters) == ALL
+
+
 def test_dropped_letters_are_hidden_even_if_they_are_written_again(deadletters, warehouse):
     assert deadletters("drop", "--pipeline", "shop").out == "Dropped 2 dead letters.\n"
     assert deadletters("drop", "views:3:1", "--format", "json").document == {"dropped": 1}
@@ -207,6 +231,9 @@ def test_drop_asks_on_a_terminal(deadletters):
 def test_refusals(deadletters, headrace, tmp_path):
     assert "name records as" in deadletters("drop", status=2).err
     assert "is selected" in deadletters("drop", "--topic", "clicks", status=1).err
+    ran = deadletters("drop", "views:3:1", "views:3:7", status=1)
+    assert "no dead letter at views:3:7" in ran.err
+    assert listed(deadletters) == ALL
     ran = deadletters("list", "--pipeline", "a", "--table", "b", status=2)
     assert "--pipeline or --table" in ran.err
     away = str(tmp_path / "away")
@@ -218,3 +245,11 @@ def test_a_damaged_file_is_named(deadletters, warehouse):
     for file in (warehouse / DEAD_LETTERS).glob("*.parquet"):
         file.write_bytes(b"")
     assert f"{warehouse / DEAD_LETTERS} cannot be read" in deadletters("list", status=1).err
+
+
+def test_vacuum_keeps_letters_and_decisions(deadletters, headrace, warehouse):
+    deadletters("drop", "views:3:1")
+    table = warehouse / "raw" / "views"
+    headrace("pipeline", "vacuum", "--table", str(table), "--older-than", "1d")
+    DeltaTable(str(table)).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+    assert ("raw/views", 0) in listed(deadletters) and ("raw/views", 1) not in listed(deadletters)

@@ -44,7 +44,9 @@ OfTopic = Annotated[
 OfStage = Annotated[
     str | None,
     typer.Option(
-        "--stage", metavar="STAGE", help="Only this stage: decode, event-time, late, schema, lost."
+        "--stage",
+        metavar="STAGE",
+        help="Only this stage, such as decode, event-time, late, expectation or schema.",
     ),
 ]
 Since = Annotated[
@@ -169,10 +171,15 @@ def drop(
             "name records as TOPIC:PARTITION:OFFSET, or select letters with --pipeline, --table, "
             "--topic, --stage or --since"
         )
-    wanted = _wanted(pipeline, table, topic, stage, since, [_place(one) for one in places or ()])
+    named = [_place(one) for one in places or ()]
+    wanted = _wanted(pipeline, table, topic, stage, since, named)
     tables = _tables(warehouse, table, storage)
     found = [(letters, _read(letters, wanted)) for letters in tables]
-    count = sum(len(chosen) for _, chosen in found)
+    selected = [letter for _, chosen in found for letter in chosen]
+    for place in named:
+        if not any(letter.is_at(place) for letter in selected):
+            raise output.CommandFailed(f"no dead letter at {place} is selected; nothing dropped")
+    count = len(selected)
     if not count:
         raise output.CommandFailed(f"no dead letter in {table or warehouse} is selected")
     what = values.counted(count, "dead letter")
@@ -213,7 +220,8 @@ def _wanted(
 def _place(text: str) -> "Place":
     from headrace.pipeline.quality.letters import Place
 
-    found = re.fullmatch(r"([^:]+):(\d+):(\d+)", text)
+    # The rows of a step have partition -1, because they are no records.
+    found = re.fullmatch(r"([^:]+):(-?\d+):(\d+)", text)
     if found is None:
         raise values.wrong(f"{text!r}: expected TOPIC:PARTITION:OFFSET, such as orders:0:17")
     return Place(found[1], int(found[2]), int(found[3]))
@@ -264,7 +272,7 @@ def _show_summary(lines: "Sequence[Summary]", format: Format) -> None:
         output.document([one._asdict() for one in lines])
     elif lines:
         output.table(
-            ["FROM", "TOPIC", "STAGE", "RULE", "RECORDS", "LAST-WRITTEN", "NEWEST", "REASON"],
+            ["FROM", "TOPIC", "STAGE", "RULE", "RECORDS", "LAST-WRITTEN", "EXAMPLE", "REASON"],
             [
                 [
                     one.origin,
@@ -273,7 +281,7 @@ def _show_summary(lines: "Sequence[Summary]", format: Format) -> None:
                     one.rule,
                     one.records,
                     values.iso(one.last_written_ms),
-                    one.newest,
+                    one.example,
                     _text(one.reason),
                 ]
                 for one in lines

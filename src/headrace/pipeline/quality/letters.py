@@ -117,7 +117,7 @@ class Summary(NamedTuple):
     reason: str  # with "…" for what differs
     records: int
     last_written_ms: int
-    newest: str  # the place of one of them
+    example: str  # the place of one of the newest
 
     @property
     def origin(self) -> str:

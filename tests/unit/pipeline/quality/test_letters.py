@@ -81,7 +81,7 @@ def test_a_reason_that_all_share_is_shown_as_it_is():
     letters = [LETTER, LETTER._replace(offset=6, offset_end=7, written_ms=2500)]
     (kind,) = summarize(letters)
     assert kind.reason == LETTER.reason
-    assert (kind.last_written_ms, kind.newest) == (2500, "views:0:6")
+    assert (kind.last_written_ms, kind.example) == (2500, "views:0:6")
 
 
 def test_frequent_kinds_come_first_and_a_range_counts_its_records():
