@@ -58,9 +58,10 @@ def daily(
     static: Static = False,
     open_page: Open = False,
 ) -> None:
-    """Write the daily report: traffic, sessions, rankings, security, services, audit.
+    """Write the daily report of a website.
 
-    The page is one file that needs no network. The same tables give the same page.
+    Traffic, sessions, rankings, security, services and audit. The page is one file that needs no
+    network. The same tables give the same page.
     """
     _require_packages()
     _write(_daily_file(), date, warehouse, output_file, static, open_page)
@@ -90,7 +91,7 @@ def list_(
     ] = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """List reports with their panels, and the views of the warehouse that each panel needs."""
+    """List reports with their panels and the views that each needs."""
     _require_packages()
 
     from headrace.report.definition import load_report
