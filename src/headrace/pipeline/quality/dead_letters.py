@@ -10,9 +10,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake.exceptions import DeltaError
 
-from headrace.pipeline.errors import LoadStopped, reason
 from headrace.pipeline.quality.letters import Identity, Letter, Wanted, each_once
 from headrace.pipeline.warehouse.batch import Batch
 from headrace.pipeline.warehouse.files import PartitionedFiles
@@ -124,9 +122,8 @@ class LetterTable(NamedTuple):
         fields = _OF_PIPELINES if self.table is None else _OF_LOADS
         if with_content:
             fields = fields | (_CONTENT_OF_PIPELINES if self.table is None else _CONTENT_OF_LOADS)
-        present = {field["name"] for field in letters.fields()}
         absent: dict[str, Any] = {"pipeline": None, "rule": None, "topic_id": None}
-        for row in _rows(letters, [name for name in fields if name in present]):
+        for row in _rows(letters, list(fields)):
             found = absent | {fields[name]: value for name, value in row.items()}
             found.setdefault("offset_end", found["offset"] + 1)
             headers = found.pop("headers", None) or ()
@@ -146,17 +143,16 @@ def letter_tables(warehouse: Path) -> list[LetterTable]:
 
 
 def _rows(table: Table, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """All rows; times as milliseconds.
+    """All rows, without columns that are newer than their file; times as milliseconds.
 
-    Not filtered while they are read: deltalake takes a column without statistics for one of nulls.
+    File by file, because deltalake's dataset takes a column without statistics for one of nulls.
     """
-    try:
-        for batch in table.handle.to_pyarrow_dataset().to_batches(columns=list(columns)):
-            yield from pa.RecordBatch.from_arrays(
-                [_millis(column) for column in batch.columns], batch.schema.names
-            ).to_pylist()
-    except (DeltaError, OSError, pa.ArrowException) as failed:
-        raise LoadStopped(f"{table.location} cannot be read: {reason(failed)}") from failed
+    for path in sorted(table.paths()):
+        with table.location.reading(path) as file:
+            present = [name for name in columns if name in file.schema_arrow.names]
+            for batch in file.iter_batches(columns=present):
+                arrays = [_millis(column) for column in batch.columns]
+                yield from pa.RecordBatch.from_arrays(arrays, batch.schema.names).to_pylist()
 
 
 def _millis(column: pa.Array) -> pa.Array:
