@@ -72,9 +72,13 @@ def commands() -> Iterator[tuple[str, ...]]:
     """The words of every command, in the order of the help."""
     root = typer.main.get_command(built(list(COMMANDS)))
     for name in COMMANDS:
-        yield (name,)
-        for verb in getattr(root.commands[name], "commands", {}):  # type: ignore[attr-defined]
-            yield (name, verb)
+        yield from _within(root.commands[name], name)  # type: ignore[attr-defined]
+
+
+def _within(command: object, *words: str) -> Iterator[tuple[str, ...]]:
+    yield words
+    for verb, inner in getattr(command, "commands", {}).items():
+        yield from _within(inner, *words, verb)
 
 
 def page() -> str:

@@ -42,7 +42,7 @@ PURE_IN = {
     "ship": "acknowledgements events formats generations routes",
     "pipeline/warehouse": "bad_share batch offsets planning rows schema",
     "pipeline": "changes definition graph",
-    "pipeline/quality": "balance",
+    "pipeline/quality": "balance letters",
     "pipeline/generate": "block columns drawing faults machines people site traffic",
     "report": "colors numbers views",
 }
@@ -129,6 +129,7 @@ TESTED_BY = {
     "cli/test_cli_log_dirs": "cli/log_dirs",
     "cli/test_cli_pipeline": "cli/pipeline cli/pipeline_files cli/pipeline_options "
     "cli/pipeline_runs",
+    "cli/test_cli_pipeline_deadletters": "cli/pipeline_deadletters pipeline/quality/dead_letters",
     "cli/test_cli_pipeline_generate": "cli/pipeline_generate",
     "cli/test_cli_records": "cli/consume cli/last_records cli/produce",
     "cli/test_cli_migrate_to_zookeeper": "cli/migrate_to_zookeeper",

@@ -2,7 +2,7 @@
 
 import typer
 
-from headrace.cli import pipeline_runs
+from headrace.cli import pipeline_deadletters, pipeline_runs
 from headrace.cli.options import examples, noun
 from headrace.cli.pipeline_audit import audit
 from headrace.cli.pipeline_files import compact, retention, vacuum
@@ -59,6 +59,7 @@ app.command(
         "headrace pipeline audit page-views --format json",
     ),
 )(audit)
+app.add_typer(pipeline_deadletters.app, name="deadletters")
 app.command(no_args_is_help=True, epilog=examples("headrace pipeline plan views.py"))(
     pipeline_runs.plan
 )

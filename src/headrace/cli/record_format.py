@@ -117,11 +117,11 @@ def _text_line(record: ConsumedRecord, shown: Shown, to_terminal: bool) -> bytes
         fields.append(_NULL if record.key is None else record.key)
     fields.append(_NULL if record.value is None else record.value)
     if to_terminal:
-        fields = [_harmless(field) for field in fields]
+        fields = [harmless(field) for field in fields]
     return b"\t".join(fields) + b"\n"
 
 
-def _harmless(data: bytes) -> bytes:
+def harmless(data: bytes) -> bytes:
     """Printable text only: bytes of a record must not control the terminal."""
     text = data.decode("utf-8", "backslashreplace")
     return "".join(

@@ -188,7 +188,8 @@ class ProcessRunner:
             command += ["--ready-file", str(ready)]
             for name, value in self._settings.items():
                 command += ["-X", f"{name}={value}"]
-            self._child = subprocess.Popen(command, stdout=log, stderr=log)
+            # Ctrl-C is for the program, which may need its broker until it has ended.
+            self._child = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
             try:
                 address = _wait_for_file(ready, self._child)
             except BrokerFailed as failure:

@@ -1,0 +1,359 @@
+"""``headrace pipeline deadletters``: list, show and drop records that became no rows."""
+
+import re
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headrace.cli import output, values
+from headrace.cli.options import Format, OutputFormat, Yes, examples, noun
+from headrace.cli.pipeline_options import (
+    StorageOptions,
+    Warehouse,
+    existing_table,
+    local_directory,
+    require_tables,
+)
+from headrace.cli.record_format import harmless, json_bytes
+
+if TYPE_CHECKING:
+    from headrace.pipeline.quality.dead_letters import LetterTable
+    from headrace.pipeline.quality.letters import Identity, Letter, Place, Summary, Wanted
+
+app = noun(
+    "List, show and drop dead letters.",
+    "headrace pipeline deadletters list",
+    "headrace pipeline deadletters show orders:0:17",
+)
+
+OfPipeline = Annotated[
+    str | None, typer.Option("--pipeline", metavar="NAME", help="Only those of this pipeline.")
+]
+OfTable = Annotated[
+    str | None,
+    typer.Option("--table", metavar="DIR|URL", help="Only those of this loaded table."),
+]
+OfTopic = Annotated[
+    str | None, typer.Option("--topic", metavar="TOPIC", help="Only records of this topic.")
+]
+OfStage = Annotated[
+    str | None,
+    typer.Option(
+        "--stage",
+        metavar="STAGE",
+        help="Only this stage, such as decode, event-time, late, expectation or schema.",
+    ),
+]
+Since = Annotated[
+    str | None,
+    typer.Option(
+        "--since",
+        metavar="TIME",
+        help="Only letters written since: ISO 8601, or a duration before now (90s, 2h, 1d).",
+    ),
+]
+
+
+@app.command(
+    "list",
+    epilog=examples(
+        "headrace pipeline deadletters list --warehouse warehouse",
+        "headrace pipeline deadletters list --topic orders --since 1d --each",
+    ),
+)
+def list_(
+    each: Annotated[
+        bool, typer.Option("--each", help="Show single letters instead of a summary.")
+    ] = False,
+    pipeline: OfPipeline = None,
+    table: OfTable = None,
+    topic: OfTopic = None,
+    stage: OfStage = None,
+    since: Since = None,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=1, help="Show so many lines at most.")
+    ] = 100,
+    warehouse: Warehouse = Path("warehouse"),
+    storage: StorageOptions = None,
+    format: OutputFormat = Format.TABLE,
+) -> None:
+    """Summarize dead letters by topic, stage and reason, or list each."""
+    wanted = _wanted(pipeline, table, topic, stage, since)
+    is_json = format is Format.JSON
+    tables = _tables(warehouse, table, storage)
+    found = [
+        letter
+        for letters in tables
+        for letter in _read(letters, wanted, with_content=each and is_json)
+    ]
+    if each:
+        count = len(found)
+        _show_each(sorted(found, key=_newest_first)[:limit], format)
+    else:
+        from headrace.pipeline.quality.letters import summarize
+
+        lines = summarize(found)
+        count = len(lines)
+        _show_summary(lines[:limit], format)
+    if not count and not is_json:
+        output.note("There are no dead letters.")
+    if count > limit:
+        output.note(f"... and {count - limit:,} more: see --limit")
+
+
+@app.command(
+    no_args_is_help=True,
+    epilog=examples(
+        "headrace pipeline deadletters show orders:0:17",
+        "headrace pipeline deadletters show orders:0:17 --table s3://warehouse/orders",
+    ),
+)
+def show(
+    place: Annotated[
+        str, typer.Argument(metavar="TOPIC:PARTITION:OFFSET", help="Where the record was.")
+    ],
+    pipeline: OfPipeline = None,
+    table: OfTable = None,
+    warehouse: Warehouse = Path("warehouse"),
+    storage: StorageOptions = None,
+    format: OutputFormat = Format.TABLE,
+) -> None:
+    """Show the dead letters of one record, dropped ones too."""
+    wanted = _wanted(pipeline, table, places=[_place(place)])
+    documents: list[dict[str, Any]] = []
+    for letters in _tables(warehouse, table, storage):
+        dropped = _dropped(letters)
+        for one in _read(letters, wanted, with_content=True, with_dropped=True):
+            if format is Format.TABLE:
+                _show_letter(one, dropped.get(one.identity), is_first=not documents)
+            documents.append(_document(one) | {"dropped_ms": dropped.get(one.identity)})
+    if not documents:
+        raise output.CommandFailed(f"no dead letter at {place} in {table or warehouse}")
+    if format is Format.JSON:
+        output.document(documents)
+
+
+@app.command(
+    no_args_is_help=True,
+    epilog=examples(
+        "headrace pipeline deadletters drop orders:0:17",
+        "headrace pipeline deadletters drop --topic orders --stage late --yes",
+    ),
+)
+def drop(
+    places: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="TOPIC:PARTITION:OFFSET", help="Records; all that the options select if none."
+        ),
+    ] = None,
+    pipeline: OfPipeline = None,
+    table: OfTable = None,
+    topic: OfTopic = None,
+    stage: OfStage = None,
+    since: Since = None,
+    yes: Yes = False,
+    warehouse: Warehouse = Path("warehouse"),
+    storage: StorageOptions = None,
+    format: OutputFormat = Format.TABLE,
+) -> None:
+    """Hide dead letters from lists. Asks for confirmation on a terminal.
+
+    They stay in their tables, and the audit and reports still count them.
+    """
+    if not (places or pipeline or table or topic or stage or since):
+        raise values.wrong(
+            "name records as TOPIC:PARTITION:OFFSET, or select letters with --pipeline, --table, "
+            "--topic, --stage or --since"
+        )
+    named = [_place(one) for one in places or ()]
+    wanted = _wanted(pipeline, table, topic, stage, since, named)
+    tables = _tables(warehouse, table, storage)
+    found = [(letters, _read(letters, wanted)) for letters in tables]
+    selected = [letter for _, chosen in found for letter in chosen]
+    for place in named:
+        if not any(letter.is_at(place) for letter in selected):
+            raise output.CommandFailed(f"no dead letter at {place} is selected; nothing dropped")
+    count = len(selected)
+    if not count:
+        raise output.CommandFailed(f"no dead letter in {table or warehouse} is selected")
+    what = values.counted(count, "dead letter")
+    if not yes and sys.stdin.isatty() and not output.confirmed(f"Drop {what}?"):
+        raise output.CommandFailed("nothing dropped")
+    for letters, chosen in found:
+        if chosen:
+            with _failures():
+                letters.drop(chosen)
+    if format is Format.JSON:
+        output.document({"dropped": count})
+    else:
+        output.line(f"Dropped {what}.")
+
+
+# --- what is selected -------------------------------------------------------------------
+
+
+def _wanted(
+    pipeline: str | None,
+    table: str | None,
+    topic: str | None = None,
+    stage: str | None = None,
+    since: str | None = None,
+    places: "Sequence[Place]" = (),
+) -> "Wanted":
+    require_tables()
+    from headrace.pipeline.quality.letters import Wanted
+
+    if pipeline is not None and table is not None:
+        raise values.wrong("give --pipeline or --table: the letters of a table are those of a load")
+    since_ms = None
+    if since is not None:
+        since_ms = values.instant_ms(since, time.time_ns() // 1_000_000, "--since")
+    return Wanted(pipeline, topic, stage, since_ms, places)
+
+
+def _place(text: str) -> "Place":
+    from headrace.pipeline.quality.letters import Place
+
+    # The rows of a step have partition -1, because they are no records.
+    found = re.fullmatch(r"([^:]+):(-?\d+):(\d+)", text)
+    if found is None:
+        raise values.wrong(f"{text!r}: expected TOPIC:PARTITION:OFFSET, such as orders:0:17")
+    return Place(found[1], int(found[2]), int(found[3]))
+
+
+def _tables(
+    warehouse: Path, table: str | None, storage: Sequence[str] | None
+) -> "list[LetterTable]":
+    from headrace.pipeline.quality.dead_letters import LetterTable, letter_tables
+
+    if table is not None:
+        return [LetterTable(existing_table(table, storage).location, table)]
+    directory = local_directory(warehouse, "--warehouse")
+    if not directory.is_dir():
+        raise output.CommandFailed(f"--warehouse {warehouse} is not a directory")
+    return letter_tables(directory)
+
+
+def _read(letters: "LetterTable", wanted: "Wanted", **options: bool) -> "list[Letter]":
+    with _failures():
+        return letters.read(wanted, **options)
+
+
+def _dropped(letters: "LetterTable") -> "dict[Identity, int]":
+    with _failures():
+        return letters.dropped()
+
+
+@contextmanager
+def _failures() -> Iterator[None]:
+    from headrace.spark.failures import PipelineError
+
+    try:
+        yield
+    except PipelineError as failure:
+        raise output.CommandFailed(str(failure)) from None
+
+
+# --- what is printed --------------------------------------------------------------------
+
+
+def _newest_first(letter: "Letter") -> "tuple[int, Place]":
+    return -letter.written_ms, letter.place
+
+
+def _show_summary(lines: "Sequence[Summary]", format: Format) -> None:
+    if format is Format.JSON:
+        output.document([one._asdict() for one in lines])
+    elif lines:
+        output.table(
+            ["FROM", "TOPIC", "STAGE", "RULE", "RECORDS", "LAST-WRITTEN", "EXAMPLE", "REASON"],
+            [
+                [
+                    one.origin,
+                    one.topic,
+                    one.stage,
+                    one.rule,
+                    one.records,
+                    values.iso(one.last_written_ms),
+                    one.example,
+                    _text(one.reason),
+                ]
+                for one in lines
+            ],
+        )
+
+
+def _show_each(letters: "Sequence[Letter]", format: Format) -> None:
+    if format is Format.JSON:
+        output.document([_document(one) for one in letters])
+    elif letters:
+        output.table(
+            ["RECORD", "FROM", "STAGE", "RULE", "WRITTEN", "REASON"],
+            [
+                [
+                    one.place,
+                    one.origin,
+                    one.stage,
+                    one.rule,
+                    values.iso(one.written_ms),
+                    _text(one.reason),
+                ]
+                for one in letters
+            ],
+        )
+
+
+def _show_letter(letter: "Letter", dropped_ms: int | None, *, is_first: bool) -> None:
+    if not is_first:
+        output.line("")
+    rows = [
+        ("record", str(letter.place)),
+        ("topic id", letter.topic_id),
+        ("from", letter.origin),
+        ("stage", letter.stage),
+        ("rule", letter.rule),
+        ("reason", _text(letter.reason)),
+        ("timestamp", None if letter.timestamp_ms is None else values.iso(letter.timestamp_ms)),
+        ("written", values.iso(letter.written_ms)),
+        ("dropped", None if dropped_ms is None else values.iso(dropped_ms)),
+    ]
+    if letter.offset_end > letter.offset + 1:
+        rows.append(("last offset", str(letter.offset_end - 1)))
+    else:
+        rows.append(("key", _bytes_text(letter.key)))
+        rows += [
+            ("header", f"{_text(name)}={_bytes_text(value)}") for name, value in letter.headers
+        ]
+        rows.append(("value", _bytes_text(letter.value)))
+    output.line(
+        "\n".join(output.aligned([(name, text) for name, text in rows if text is not None]))
+    )
+
+
+def _document(letter: "Letter") -> dict[str, Any]:
+    document = letter._asdict()
+    for name in ("key", "value"):
+        document |= json_bytes(name, document.pop(name))
+    headers = [{"name": name, **json_bytes("value", value)} for name, value in letter.headers]
+    return document | {"headers": headers}
+
+
+def _text(text: str) -> str:
+    """A reason may quote the record, whose bytes must not control the terminal."""
+    return harmless(text.encode()).decode()
+
+
+def _bytes_text(data: bytes | None) -> str:
+    """Text, or hex if it is not UTF-8."""
+    if data is None:
+        return "null"
+    try:
+        return _text(data.decode())
+    except UnicodeDecodeError:
+        return f"0x{data.hex()}"
