@@ -59,7 +59,7 @@ _RESULTS = (
 
 def demo_pipeline(
     events: Annotated[
-        int, typer.Option("--events", metavar="N", help="Events of the day.", min=1_000)
+        int, typer.Option("--events", metavar="N", help="Number of events of the day.", min=1_000)
     ] = _EVENTS,
     data: Annotated[
         Path | None,
@@ -74,7 +74,7 @@ def demo_pipeline(
         bool | None,
         typer.Option(
             "--live/--once",
-            help="Go on with live events until Ctrl-C, or end after the day.",
+            help="Continue with live events until Ctrl-C, or exit after the day.",
             show_default="live on a terminal",
         ),
     ] = None,

@@ -13,7 +13,7 @@ OlderThan = Annotated[
     typer.Option(
         "--older-than",
         metavar="TIME",
-        help="Keep files of this time, so that older versions can be read. At least 24h.",
+        help="Keep the versions of this period readable. At least 24h.",
     ),
 ]
 RowsOlderThan = Annotated[

@@ -56,7 +56,7 @@ class Day:
     ) -> None:
         """``clock_topics`` are busy topics: the one that is behind says how far the day is."""
         if not warehouse.is_dir():
-            raise ReportFailed(f"{warehouse}: no such directory; --warehouse names a warehouse")
+            raise ReportFailed(f"{warehouse}: no such directory; name it with --warehouse")
         self._warehouse = warehouse
         self._database = duckdb.connect(
             config={"autoinstall_known_extensions": "false", "threads": "2"}

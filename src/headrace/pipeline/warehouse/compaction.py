@@ -124,8 +124,8 @@ def vacuum(table: Table, older_than_h: int, *, dry_run: bool) -> list[str]:
     """Delete files that no version of the last hours needs, and those without a commit."""
     if older_than_h < ORPHAN_AGE_H_MIN:
         raise LoadStopped(
-            f"files of the last {ORPHAN_AGE_H_MIN} hours are kept, not of {older_than_h}: a load "
-            "may be about to commit them"
+            f"expected at least {ORPHAN_AGE_H_MIN} hours, got {older_than_h}: a load may be "
+            "about to commit newer files"
         )
     table.update()
     deleted: list[str] = table.handle.vacuum(

@@ -148,7 +148,8 @@ class Load:
             if not spans or self._replace(spans, report):
                 return
         raise CommitRefused(
-            f"other loads and rewrites of {self._location} were faster {_RELOAD_TRIES} times"
+            f"gave up after {_RELOAD_TRIES} attempts: other loads and rewrites changed "
+            f"{self._location} each time. Nothing was reloaded; run it again"
         )
 
     def _spans_again(
@@ -319,7 +320,7 @@ class Load:
         if conflict and self._bad_share.too_many(count, count):
             raise SchemaRefused(
                 f"the schema of the load does not fit {self._location}: {conflict}. Nothing "
-                "was committed. Change value.schema, or load into another table; --bad-max 100% "
+                "was committed. Correct --schema, or load into another table; --bad-max 100% "
                 "sends all records to the dead letters"
             )
         return conflict

@@ -47,7 +47,8 @@ def remove_before(table: Table, day: date) -> Removed:
             rows = _row_count(removed) - _row_count(added)
             return Removed(rows, len(removed), len(added))
     raise CommitRefused(
-        f"other rewrites of {table.location} were faster {_TRIES} times. Nothing was removed"
+        f"gave up after {_TRIES} attempts: other rewrites changed {table.location} each time. "
+        "Nothing was removed; run it again"
     )
 
 
