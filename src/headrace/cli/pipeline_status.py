@@ -45,7 +45,7 @@ def status(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Show the lag and the tables of a pipeline, or of a loaded table."""
+    """Show the lag of a pipeline, or of a loaded table."""
     require_tables()
     options = source_options(bootstrap, settings, client_file)
     if table is not None:

@@ -60,7 +60,9 @@ def daily(
     static: Static = False,
     open_page: Open = False,
 ) -> None:
-    """Write the daily report: traffic, sessions, rankings, security, services, audit.
+    """Write the daily report of the website.
+
+    It shows traffic, sessions, rankings, security, services and the audit.
 
     The page is one file that needs no network. The same tables give the same page.
     """
@@ -92,7 +94,7 @@ def list_(
     ] = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """List reports with their panels, and the views of the warehouse that each panel needs."""
+    """List the panels of reports, and the views that they need."""
     _require_packages()
 
     from headrace.report.definition import load_report
