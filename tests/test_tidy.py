@@ -178,7 +178,8 @@ TESTED_BY = {
     "spark/test_pipeline_runner": "pipeline/analysis pipeline/calling pipeline/tables "
     "pipeline/runner/backfill pipeline/runner/dead_letters pipeline/runner/examples "
     "pipeline/runner/fanout pipeline/runner/history pipeline/runner/inspection "
-    "pipeline/runner/kept pipeline/runner/planning pipeline/runner/records pipeline/runner/run "
+    "pipeline/runner/kept "
+    "pipeline/runner/planning pipeline/runner/records pipeline/runner/run "
     "pipeline/runner/settings pipeline/runner/streams",
     "spark/test_reading": "spark/reading spark/subscription",
     "spark/test_sink": "spark/row_encoder spark/sink",

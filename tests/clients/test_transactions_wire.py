@@ -12,6 +12,7 @@ from headrace.wire import messages as m
 from headrace.wire.api import ApiKey
 from headrace.wire.framing import decode_versioned
 from tests.fakes.transactional_client import TransactionalClient, records_in
+from tests.fakes.waiting import wait_until
 
 NONE = ErrorCode.NONE
 FENCED = ErrorCode.PRODUCER_FENCED
@@ -358,7 +359,8 @@ def test_a_deleted_topic_does_not_delay_the_end(client, headrace_broker, name):
     request = m.DeleteTopicsRequest(topic_names=[f"{name}-gone"], timeout_ms=5_000)
     client.ask(ApiKey.DELETE_TOPICS, 5, request)
     assert client.end(name, producer, True, version=5)[0] is NONE
-    assert client.state(name) == "CompleteCommit"
+    # The marker is given up once the cluster's state shows that the topic is gone.
+    wait_until(lambda: client.state(name) == "CompleteCommit")
     assert client.last_stable_offset(f"{name}-here") == 2
 
 

@@ -168,7 +168,7 @@ BUGS = {
     ),
     "rule-2-latest": _bug(
         "A new leader answers its stale high watermark as the latest offset",
-        49,
+        4,
         Leadership,
         "is_high_watermark_current",
         lambda original: property(lambda self: True),

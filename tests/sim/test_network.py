@@ -264,7 +264,7 @@ async def test_a_client_learns_that_the_broker_was_killed():
 
 
 @in_virtual_time
-async def test_the_wall_clock_of_a_world_is_skewed_and_its_dice_are_its_own():
+async def test_the_wall_clock_of_a_world_is_skewed_and_its_random_numbers_are_its_own():
     network = a_network()
     disk = SimulatedDisk(lambda: wall_clock_ns(network.loop))
     first, second = (
@@ -276,4 +276,4 @@ async def test_the_wall_clock_of_a_world_is_skewed_and_its_dice_are_its_own():
     await asyncio.sleep(10)
     assert first.now() - before == 10_000
     assert first.now() - second.now() == 1500
-    assert first.dice.random() != second.dice.random()
+    assert first.random.random() != second.random.random()

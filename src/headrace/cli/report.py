@@ -60,11 +60,10 @@ def daily(
     static: Static = False,
     open_page: Open = False,
 ) -> None:
-    """Write the daily report of the website.
+    """Write the daily report of a website.
 
-    It shows traffic, sessions, rankings, security, services and the audit.
-
-    The page is one file that needs no network. The same tables give the same page.
+    Traffic, sessions, rankings, security, services and audit. The page is one file that needs no
+    network. The same tables give the same page.
     """
     _require_packages()
     _write(_daily_file(), date, warehouse, output_file, static, open_page)
@@ -94,7 +93,7 @@ def list_(
     ] = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """List the panels of reports, and the views that they need."""
+    """List reports with their panels and the views that each needs."""
     _require_packages()
 
     from headrace.report.definition import load_report

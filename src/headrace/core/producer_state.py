@@ -77,7 +77,7 @@ class AbortedTransaction(NamedTuple):
 
 
 class SnapshotEntry(NamedTuple):
-    """One batch of a producer as a ``.snapshot`` file holds it."""
+    """One producer as a ``.snapshot`` file holds it: with its last batch only."""
 
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
@@ -323,23 +323,8 @@ class Producers:
     # -- snapshots ------------------------------------------------------------------------
 
     def snapshot(self) -> Iterator[SnapshotEntry]:
-        """All entries to save, ordered by producer id so that equal states give equal files.
-
-        The batches before a producer's last one have entries of their own in front of it. Kafka
-        reads these too, and keeps the last entry of a producer.
-        """
+        """All entries to save, ordered by producer id so that equal states give equal files."""
         for producer_id, entry in sorted(self.entries.items()):
-            for batch in entry.batches[:-1]:
-                yield SnapshotEntry(
-                    producer_id,
-                    entry.producer_epoch,
-                    batch.last_sequence,
-                    batch.last_offset,
-                    batch.last_offset - batch.base_offset,
-                    batch.timestamp,
-                    entry.coordinator_epoch,
-                    NO_OFFSET,
-                )
             if entry.batches:
                 last = entry.batches[-1]
                 last_sequence, last_offset = last.last_sequence, last.last_offset
@@ -365,15 +350,11 @@ class Producers:
             if saved.transaction_start < 0 and now - saved.timestamp >= self.expiration_ms:
                 continue
             batches: tuple[WrittenBatch, ...] = ()
-            earlier = self.entries.get(saved.producer_id)
-            if earlier is not None and earlier.producer_epoch == saved.producer_epoch:
-                batches = earlier.batches
             if saved.last_offset >= 0:
                 base_sequence = saved.last_sequence
                 if base_sequence >= 0:
                     base_sequence = (base_sequence - saved.offset_delta) & MAX_SEQUENCE
                 batches = (
-                    *batches[_FIVE_KEPT:],
                     WrittenBatch(
                         base_sequence,
                         saved.last_sequence,
