@@ -64,7 +64,7 @@ def closed_group(files: Iterable[TableFile], at_ms: int) -> list[TableFile]:
 
 
 def compact(table: Table, *, small: int = SMALL_BYTES, target: int = TARGET_BYTES) -> Compacted:
-    """Join small files. A group that another rewrite was faster with is left alone."""
+    """Join small files. Skip a group that another rewrite has replaced meanwhile."""
     table.update()
     done = [_join(table, group) for group in groups_to_join(table.files(), small, target)]
     return Compacted(*map(sum, zip(*done, strict=True))) if done else Compacted(0, 0, 0)

@@ -19,7 +19,7 @@ from headrace.pipeline.warehouse.rows import EVENT_DATE
 from headrace.pipeline.warehouse.table import Table, now_ms
 
 _TIMESTAMP = "_timestamp"
-# So often may other rewrites be faster.
+# Attempts, if other rewrites change the same files meanwhile.
 _TRIES = 20
 
 
