@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from headrace.broker.coordinators import runtime
+from headrace.broker.coordinators import shards
 from headrace.broker.handlers.produced import Outcome
 from headrace.broker.replication.replica_manager import ReplicaManager
 from headrace.coordination import controller_writes
@@ -220,7 +220,7 @@ BUGS = {
     ),
     "rule-7": _bug(
         "acks=all is answered once the leader has the batch",
-        12,
+        15,
         Outcome,
         "committed",
         lambda original: property(lambda self: True),
@@ -249,7 +249,7 @@ BUGS = {
     "coordinator-up-to-high-watermark": _bug(
         "A coordinator loads its log only up to the high watermark",
         13,
-        runtime,
+        shards,
         "replay_log",
         _loads_up_to_the_high_watermark,
     ),

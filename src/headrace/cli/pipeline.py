@@ -11,7 +11,7 @@ from headrace.cli.pipeline_load import load
 from headrace.cli.pipeline_status import status
 
 app = noun(
-    "Load topics into tables, and run pipeline files.",
+    "Load topics into tables, and run pipelines.",
     "headrace pipeline load orders --table warehouse/orders",
     "headrace pipeline run views.py --once",
 )

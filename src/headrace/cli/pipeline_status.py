@@ -45,7 +45,7 @@ def status(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Show the lag of a pipeline, or of a loaded table."""
+    """Show the lag of a pipeline or a loaded table, and its rows."""
     require_tables()
     options = source_options(bootstrap, settings, client_file)
     if table is not None:
