@@ -48,7 +48,7 @@ async def migrate_node(config: BrokerConfig, world: "World") -> Migrated:
         directory = logs.directories.place_of(FILE_NAME)
         if not world.files.exists(directory / FILE_NAME):
             raise ConfigError(
-                f"No data of a standalone node ({FILE_NAME}) in {', '.join(map(str, paths))}. "
+                f"no data of a standalone node ({FILE_NAME}) in {', '.join(map(str, paths))}. "
                 "Name its data directory with --data or log.dirs"
             )
         migrated = await _copy(config, directory, _last_epochs(logs), world)
