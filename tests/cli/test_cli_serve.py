@@ -182,7 +182,7 @@ def test_kafka_server_stop_stops_every_daemon(start, tmp_path):
     status, _, err = ended(start("kafka-server-stop.sh"))
     assert status == 1 and "no running broker found" in err
     status, _, err = ended(start("stop", "--all", "--data", "a"))
-    assert status == 2 and "--all names every broker" in err
+    assert status == 2 and "--all stops every broker" in err
 
 
 def test_a_daemon_that_cannot_start_says_why_on_the_terminal(start, tmp_path):

@@ -246,10 +246,10 @@ def test_a_change_that_would_spoil_the_rows_is_refused(site: Site) -> None:
     assert site.counts() == {("/shop/a", 0): (2, 1)}
 
     shutil.rmtree(site.settings.state("site") / "queries")
-    with pytest.raises(RunRefused, match=r"checkpoint of query 5s of site is gone"):
+    with pytest.raises(RunRefused, match=r"checkpoint of query 5s of site is missing"):
         site.run()
     shutil.rmtree(site.settings.state("site"))
-    with pytest.raises(RunRefused, match=r"page_minutes holds rows already"):
+    with pytest.raises(RunRefused, match=r"page_minutes already has rows"):
         site.run()
     site.run(reset=True)
     assert site.counts() == {("/shop/a", 0): (2, 1)}

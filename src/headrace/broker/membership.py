@@ -253,7 +253,7 @@ class Membership:
                     await self._withdraw_losses()
                 if self._term_is_over:
                     await self._end_term()
-                await self._campaign()
+                await self._try_to_become_controller()
                 retry_s = _RETRY_FIRST_S
             except BrokerIdInUse as taken:
                 self._fail(taken)
@@ -281,9 +281,9 @@ class Membership:
             await listener()
 
     async def _withdraw_losses(self) -> None:
-        """No ISR counts on records that may be lost here. From now on this broker is like others.
+        """Take back the report of losses: no ISR depends any more on records that may be lost here.
 
-        Noted on disk first: until then another process of this broker must tell its losses again.
+        Noted on disk first. If the broker restarts before that, it must report its losses again.
         """
         assert self._entry is not None
         await asyncio.get_running_loop().run_in_executor(None, self._losses_known)
@@ -291,7 +291,7 @@ class Membership:
         registry = Registry(self._tree.session, self._broker_id)
         await registry.withdraw_losses(self._entry, self._world.now())
 
-    async def _campaign(self) -> None:
+    async def _try_to_become_controller(self) -> None:
         """Become controller if there is none, and watch the controller's node."""
         registry = Registry(self._tree.session, self._broker_id)
         holder = await registry.watched.controller(self._controller_changed)

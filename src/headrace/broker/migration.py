@@ -30,7 +30,10 @@ MIGRATED_NAME = f"{FILE_NAME}.migrated"
 async def migrate_node(config: BrokerConfig, world: "World") -> Migrated:
     """Carry the node with these settings over. Raises ConfigError with what to do."""
     if not config.is_on_zookeeper:
-        raise ConfigError("zookeeper.connect is not set: it says where the cluster is to be")
+        raise ConfigError(
+            "zookeeper.connect is not set. Set it, in the file or with -X, to the ZooKeeper of the "
+            "cluster"
+        )
     paths = [Path(path) for path in config.list("log.dirs")]
     node_id = config.node_id if config.node_id_is_given else owner_of(world.files, paths)
     plain = topic_config(config, {})
@@ -45,7 +48,8 @@ async def migrate_node(config: BrokerConfig, world: "World") -> Migrated:
         directory = logs.directories.place_of(FILE_NAME)
         if not world.files.exists(directory / FILE_NAME):
             raise ConfigError(
-                f"{', '.join(map(str, paths))}: no data of a standalone node ({FILE_NAME}) is there"
+                f"no data of a standalone node ({FILE_NAME}) in {', '.join(map(str, paths))}. "
+                "Name its data directory with --data or log.dirs"
             )
         migrated = await _copy(config, directory, _last_epochs(logs), world)
         for each in logs.directories:

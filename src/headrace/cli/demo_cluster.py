@@ -198,7 +198,7 @@ class FailoverDemo:
             except ClientError:
                 pass  # the broker that was asked is the one that was killed
             if time.monotonic() > deadline:
-                raise ClusterFailed(f"waited {_LIMIT_S:g} s in vain: {what}")
+                raise ClusterFailed(f"gave up after {_LIMIT_S:g} s: {what}")
             time.sleep(0.05)
 
 

@@ -1,6 +1,7 @@
 """``headrace demo pipeline``: a day of a website, from its events to tables and a report."""
 
 import contextlib
+import signal
 import tempfile
 import threading
 import time
@@ -64,7 +65,7 @@ _RESULTS = (
 
 def demo_pipeline(
     events: Annotated[
-        int, typer.Option("--events", metavar="N", help="Events of the day.", min=1_000)
+        int, typer.Option("--events", metavar="N", help="Number of events of the day.", min=1_000)
     ] = _EVENTS,
     data: Annotated[
         Path | None,
@@ -79,7 +80,7 @@ def demo_pipeline(
         bool | None,
         typer.Option(
             "--live/--once",
-            help="Go on with live events until Ctrl-C, or end after the day.",
+            help="Continue with live events until Ctrl-C, or exit after the day.",
             show_default="live on a terminal",
         ),
     ] = None,
@@ -118,6 +119,8 @@ def _session(directory: Path) -> "Iterator[SparkSession]":
         output.heading("1. Spark starts, beside a Headrace broker")
         output.line(f"   Log, tables and report are in {directory}")
         spark = start_session(Path(scratch), master="local[2]", name="headrace-demo")
+        # PySpark's own handler calls Spark first, in the middle of any other call.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             yield spark
         finally:
@@ -264,6 +267,7 @@ class _Run:
     def go_on_live(self) -> None:
         """Events at a steady rate through all jobs, until Ctrl-C."""
         from headrace.pipeline.generate.sending import generate_live
+        from headrace.pipeline.runner.directory import PipelineDirectory
         from headrace.pipeline.runner.run import run
 
         output.heading(f"\n7. Live: {_LIVE_RATE} events per second, until Ctrl-C")
@@ -272,17 +276,23 @@ class _Run:
         sending = threading.Thread(target=generate_live, args=(self._bootstrap, _LIVE_RATE, stop))
         sending.start()
         shown_at: dict[str, float] = {}
+
+        def ask_to_stop(*_: object) -> None:
+            stop.set()
+            for job in JOBS:
+                PipelineDirectory(self._settings().state(job)).ask_to_stop()
+
+        before = signal.signal(signal.SIGINT, ask_to_stop)
         try:
             for batch in run(JOBS, self._spark, self._settings()):
                 now = time.monotonic()
                 if now - shown_at.get(batch.pipeline, 0.0) >= _SHOWN_EVERY_S:
                     shown_at[batch.pipeline] = now
                     output.line(f"   {_line(batch)}")
-        except KeyboardInterrupt:
-            output.line("")
         finally:
             stop.set()
             sending.join()
+            signal.signal(signal.SIGINT, before)
 
 
 def _lines(rows: list[list[str]]) -> None:

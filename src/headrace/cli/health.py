@@ -100,7 +100,7 @@ def _unsupported_levels(features: Mapping[int, BrokerFeatures]) -> list[str]:
 
 
 def _skewed(view: ClusterView) -> list[str]:
-    """Brokers that do not lead too many of the partitions whose first replica they hold."""
+    """Brokers that lead too few of the partitions whose first replica they hold."""
     found = []
     for broker_id in view.brokers:
         preferred = [p for p in view.partitions if p.replicas[:1] == [broker_id]]

@@ -203,7 +203,7 @@ def _record_row(record: Record, header: BatchHeader, topic: str) -> Row:
 
 
 def _index(path: Path, verify: bool) -> Dump:
-    base_offset, log_path = _beside(path)
+    base_offset, log_path = _segment_of_index(path)
     log_size = log_path.stat().st_size if log_path.exists() else 1 << 32
     try:
         index = OffsetIndex.decode(path.read_bytes(), log_size)
@@ -233,7 +233,7 @@ def _index(path: Path, verify: bool) -> Dump:
 
 
 def _time_index(path: Path, verify: bool) -> Dump:
-    base_offset, log_path = _beside(path)
+    base_offset, log_path = _segment_of_index(path)
     try:
         index = TimeIndex.decode(path.read_bytes())
     except BadIndex as failure:
@@ -262,7 +262,7 @@ def _time_index(path: Path, verify: bool) -> Dump:
     return Dump("timeindex", rows, problems, Verified(log_path.name, len(rows), len(problems)))
 
 
-def _beside(index_path: Path) -> tuple[int, Path]:
+def _segment_of_index(index_path: Path) -> tuple[int, Path]:
     """The base offset in the file's name, and the .log file of the same segment."""
     stem = index_path.name.partition(".")[0]
     return int(stem), index_path.with_name(f"{stem}.log")

@@ -41,8 +41,9 @@ def migrate_to_zookeeper(
     """Make a standalone node a member of a cluster.
 
     The node must be stopped. The command copies topics, settings, leader epochs, producer ids and
-    feature levels to the path in zookeeper.connect. That path must not have another cluster.
-    Records stay where they are. Then start the broker with the same settings.
+    feature levels to the path in zookeeper.connect. Another cluster
+    must not use that path. Records stay where they are. Then start the broker with the same
+    settings.
     """
     from headrace.broker.migration import migrate_node
     from headrace.coordination.tree import TreeError

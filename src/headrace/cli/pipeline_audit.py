@@ -27,7 +27,8 @@ def audit(
     topics: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="TOPIC", help="Topics to check; all that are counted or loaded by default."
+            metavar="TOPIC",
+            help="Topics to check. Default: all with published counts or a raw table.",
         ),
     ] = None,
     warehouse: Annotated[

@@ -13,7 +13,7 @@ OlderThan = Annotated[
     typer.Option(
         "--older-than",
         metavar="TIME",
-        help="Keep files of this time, so that older versions can be read. At least 24h.",
+        help="Keep the versions of this period readable. At least 24h.",
     ),
 ]
 RowsOlderThan = Annotated[
@@ -80,7 +80,7 @@ def vacuum(
     storage: StorageOptions = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Delete files that are not, or no longer, part of a table."""
+    """Delete files that no recent version of a table needs."""
     age_ms = _age_ms(older_than)
     from headrace.client.errors import ClientError
 

@@ -46,7 +46,7 @@ Rate = Annotated[
         "--rate",
         metavar="R",
         help="Send R events per second that happen now, until Ctrl-C. Without it, a day is sent "
-        "as fast as it goes.",
+        "as fast as possible.",
     ),
 ]
 Members = Annotated[

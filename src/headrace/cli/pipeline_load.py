@@ -107,7 +107,9 @@ AcceptLoss = Annotated[
 BadMax = Annotated[
     str,
     typer.Option(
-        "--bad-max", metavar="PERCENT", help="Stop if more of a batch would be dead letters."
+        "--bad-max",
+        metavar="PERCENT",
+        help="Stop if a larger share of the records would be dead letters.",
     ),
 ]
 BatchSize = Annotated[

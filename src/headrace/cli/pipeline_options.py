@@ -34,7 +34,7 @@ StorageOptions = Annotated[
 PipelineArgument = Annotated[
     str,
     typer.Argument(
-        metavar="FILE", help="Pipeline file, or the name of a pipeline that Headrace has."
+        metavar="FILE", help="Pipeline file, or the name of a shipped pipeline, such as activity."
     ),
 ]
 Warehouse = Annotated[
@@ -116,5 +116,5 @@ def existing_table(table: str, storage: Sequence[str] | None) -> "Table":
     except LoadStopped as failure:
         raise output.CommandFailed(str(failure)) from None
     if opened is None:
-        raise output.CommandFailed(f"{location} holds no Delta table")
+        raise output.CommandFailed(f"there is no Delta table in {location}")
     return opened

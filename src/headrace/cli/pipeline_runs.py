@@ -42,8 +42,8 @@ From = Annotated[
     typer.Option(
         "--from",
         metavar="earliest|latest|TIME",
-        help="Start reading here, and keep the tables; after a change that the checkpoint does "
-        "not fit.",
+        help="Keep the tables and start reading here, after a change that does not fit the "
+        "checkpoint.",
     ),
 ]
 Reset = Annotated[
@@ -51,7 +51,12 @@ Reset = Annotated[
 ]
 BatchRecords = Annotated[
     int | None,
-    typer.Option("--batch-records", metavar="N", min=1, help="Records of a batch, at most."),
+    typer.Option(
+        "--batch-records",
+        metavar="N",
+        min=1,
+        help="Maximum number of records per batch. Default: 2,000,000.",
+    ),
 ]
 BadMax = Annotated[
     str,
@@ -95,7 +100,9 @@ def run(
     files: Annotated[
         list[str],
         typer.Argument(
-            metavar="FILE", help="Pipeline files, or names of pipelines that Headrace has."
+            metavar="FILE",
+            help="Pipeline files, or names of shipped pipelines: activity, operations, feed, "
+            "ranking, security.",
         ),
     ],
     once: Once = False,
@@ -215,7 +222,7 @@ def stop(file: PipelineArgument, warehouse: Warehouse = Path("warehouse")) -> No
     name = pipeline_name(file)
     directory = PipelineDirectory(chosen.state(name))
     if not directory.is_running():
-        raise output.CommandFailed(f"{name} does not run in the warehouse {chosen.warehouse}")
+        raise output.CommandFailed(f"{name} is not running in the warehouse {chosen.warehouse}")
     directory.ask_to_stop()
     give_up_at = time.monotonic() + _STOP_WITHIN_S
     while directory.is_running():

@@ -27,7 +27,9 @@ DateOption = Annotated[
 ]
 OutputFile = Annotated[
     Path | None,
-    typer.Option("-o", "--output", metavar="FILE", help="Default: REPORT-DATE.html."),
+    typer.Option(
+        "-o", "--output", metavar="FILE", help="File to write. Default: REPORT-DATE.html."
+    ),
 ]
 Open = Annotated[bool, typer.Option("--open", help="Open the page in a browser.")]
 Static = Annotated[

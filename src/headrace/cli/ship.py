@@ -88,7 +88,7 @@ EventStart = Annotated[
     typer.Option(
         "--event-start",
         metavar="REGEX",
-        help="An event begins with a line that matches, and includes the lines up to the next.",
+        help="A line that matches starts an event. The lines after it belong to the event.",
     ),
 ]
 SizeLimit = Annotated[
@@ -137,8 +137,8 @@ CloseAfter = Annotated[
     typer.Option(
         "--close-after",
         metavar="DURATION",
-        help="Close a file that has not grown for this time. A rotated file's last line without "
-        "a line end is sent then.",
+        help="Close a file that has not grown for this time. The last line of a rotated "
+        "file is then sent, even without a line end.",
     ),
 ]
 

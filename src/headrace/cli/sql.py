@@ -46,7 +46,7 @@ Live = Annotated[
 ]
 FromBeginning = Annotated[
     bool,
-    typer.Option("--from-beginning", help="With --live, start with the records of the topics."),
+    typer.Option("--from-beginning", help="With --live, start at the first records of the topics."),
 ]
 Limit = Annotated[
     int | None,
@@ -59,8 +59,8 @@ Schema = Annotated[
     typer.Option(
         "--schema",
         metavar="TOPIC=DDL",
-        help="Columns of a topic's JSON values, like alerts='client STRING, score DOUBLE'; may be "
-        "repeated. The activity events need none.",
+        help="Columns of a topic's JSON values, such as alerts='client STRING, score DOUBLE'; may "
+        "be repeated. Not needed for the activity events.",
     ),
 ]
 

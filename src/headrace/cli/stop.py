@@ -74,7 +74,9 @@ def run(arguments: Sequence[str]) -> int:
         ) from None
     if "--all" in given.flags:
         if given.positional or given.values.keys() - {"--timeout"}:
-            raise output.CommandFailed("--all names every broker", output.WRONG_USAGE)
+            raise output.CommandFailed(
+                "--all stops every broker; do not name one as well", output.WRONG_USAGE
+            )
         return _stop_all(timeout_s)
     path = _pid_path(given.last("--pid-file"), given.last("--data"), given.positional)
     holder = pid_file.holder_of(path)

@@ -176,7 +176,7 @@ def find_hanging(
         for producer in requests.producers_of(connection, leaders, leaders)
         if producer.start_offset >= 0 and producer.last_timestamp <= silent_since
     ]
-    found = _without_known(connection, hanging)
+    found = _unknown_to_coordinators(connection, hanging)
     if format is Format.JSON:
         output.document([one._asdict() for one in found])
         return
@@ -237,7 +237,7 @@ def abort(
             "'headrace transactions find-hanging' shows the start offsets"
         )
     (hanging,) = found
-    if not _without_known(connection, found):
+    if not _unknown_to_coordinators(connection, found):
         output.note(
             f"warning: the coordinator knows this transaction of producer {hanging.producer_id} "
             "and will end it automatically"
@@ -273,7 +273,7 @@ def _connection(bootstrap: str, settings: list[str] | None, client_file: Path | 
     return connection
 
 
-def _without_known(
+def _unknown_to_coordinators(
     connection: Connection, candidates: Iterable[ActiveProducer]
 ) -> list[ActiveProducer]:
     """The candidates whose coordinator does not list the partition in a transaction."""

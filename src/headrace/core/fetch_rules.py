@@ -27,7 +27,7 @@ def check_leader_epoch(asked: LeaderEpoch, current: LeaderEpoch) -> None:
     if asked < current:
         raise Rejected(
             ErrorCode.FENCED_LEADER_EPOCH,
-            f"leader epoch {asked} is over; the current one is {current}",
+            f"leader epoch {asked} has ended; the current one is {current}",
         )
     raise Rejected(
         ErrorCode.UNKNOWN_LEADER_EPOCH,

@@ -200,7 +200,7 @@ class BrokerConfig:
     def _resolve(self, name: _Str) -> Value:
         row = row_of(name)
         if row is None:
-            raise KeyError(f"{name} is no broker setting")
+            raise KeyError(f"{name} is not a broker setting")
         text = self._dynamic.get(name)
         if text is None:
             text = self._given.texts.get(name)
@@ -269,12 +269,12 @@ class BrokerConfig:
             addresses = self.list(name)
             if len(addresses) > 1:
                 raise ConfigError(
-                    f"{name}={','.join(addresses)}: expected only this node; "
-                    "clusters are not supported yet"
+                    f"{name}={','.join(addresses)}: expected only this node; KRaft clusters are "
+                    "not supported. For a cluster, set zookeeper.connect instead"
                 )
             if addresses and roles == ["broker"]:
                 raise ConfigError(
-                    f"{name}={addresses[0]}: a controller on another node is not supported yet; "
+                    f"{name}={addresses[0]}: a controller on another node is not supported; "
                     "set process.roles=broker,controller"
                 )
 

@@ -1,4 +1,4 @@
-"""The daily report of a website: traffic, sessions, rankings, security, services, and the books.
+"""The daily report of a website: traffic, sessions, rankings, security, services, and the audit.
 
 A report file like any other: see docs/reports.md.
 """
@@ -26,7 +26,7 @@ from headrace.report.numbers import counted, relative_change, signed_percent, te
 from headrace.report.views import LATENESS, instant, literal, view_name
 
 TITLE = "Daily report"
-# Busy topics: the one that is behind says how far the day is.
+# Busy topics: the one that is furthest behind decides how far the day is loaded.
 CLOCK_TOPICS = ("page-views", "requests")
 _GROUPS_MAX = len(SERIES)
 # A ranking is compared as of this time after the day: jobs that run in the night count, too.

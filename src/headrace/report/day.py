@@ -54,9 +54,9 @@ class Day:
         clock_topics: Sequence[str] = (),
         job_tables: Iterable[JobTable] = (),
     ) -> None:
-        """``clock_topics`` are busy topics: the one that is behind says how far the day is."""
+        """``clock_topics`` are busy topics: the slowest decides how far the day is loaded."""
         if not warehouse.is_dir():
-            raise ReportFailed(f"{warehouse}: no such directory; --warehouse names a warehouse")
+            raise ReportFailed(f"{warehouse}: no such directory; name it with --warehouse")
         self._warehouse = warehouse
         self._database = duckdb.connect(
             config={"autoinstall_known_extensions": "false", "threads": "2"}
@@ -137,7 +137,7 @@ class Day:
         if view not in self._views:
             return False
         rows = quoted(view)
-        if view.startswith("events_"):  # without finding doubled ones first
+        if view.startswith("events_"):  # raw rows: finding repeated events takes longer
             rows = f"""{quoted("raw_" + view.removeprefix("events_"))} where in_day("at")"""
         return bool(self.row(f"select exists (select 1 from {rows}) as found")["found"])
 

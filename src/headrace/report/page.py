@@ -141,7 +141,7 @@ def _blocks(blocks: Iterable[Block], anchor: str, static: bool) -> str:
             isinstance(block, Table) and has_long_texts(block.rows)
         )
         if is_wide and alone is not None:
-            parts[alone] = _over_both(parts[alone])
+            parts[alone] = _full_width(parts[alone])
         match block:
             case Figures():
                 parts.append(_figures(block))
@@ -152,16 +152,16 @@ def _blocks(blocks: Iterable[Block], anchor: str, static: bool) -> str:
             case _:
                 parts.append(f"<p>{escape(block)}</p>")
         if is_wide:
-            parts[-1] = _over_both(parts[-1])
+            parts[-1] = _full_width(parts[-1])
             alone = None
         else:
             alone = len(parts) - 1 if alone is None else None
     if alone is not None:
-        parts[alone] = _over_both(parts[alone])
+        parts[alone] = _full_width(parts[alone])
     return "".join(parts)
 
 
-def _over_both(part: str) -> str:
+def _full_width(part: str) -> str:
     return f'<div class="both">{part}</div>'
 
 

@@ -63,7 +63,7 @@ def config(width: int) -> dict[str, Any]:
 def draw(plot: Plot, name: str) -> Drawn:
     """Draw a plot; ``name`` distinguishes its elements from those of other plots of the page."""
     wide, narrow = (_specification(plot, width) for width in (WIDE_PX, NARROW_PX))
-    stills = _still(wide, WIDE_PX, f"{name}-w"), _still(narrow, NARROW_PX, f"{name}-n")
+    stills = _static_svg(wide, WIDE_PX, f"{name}-w"), _static_svg(narrow, NARROW_PX, f"{name}-n")
     datasets = wide.pop("datasets", {})
     narrow.pop("datasets", None)
     both = {"datasets": datasets, "wide": wide, "narrow": narrow}
@@ -89,7 +89,7 @@ def _specification(plot: Plot, width: int) -> dict[str, Any]:
     return found
 
 
-def _still(chart: dict[str, Any], width: int, name: str) -> str:
+def _static_svg(chart: dict[str, Any], width: int, name: str) -> str:
     svg: str = vl_convert.vegalite_to_svg(chart, vl_version=_VERSION, config=config(width))
     svg = _NO_USE.sub("", _NO_INK.sub("", svg))
     svg = _TAG.sub(lambda tag: _LONG_NUMBER.sub(_rounded, tag[0]), svg)

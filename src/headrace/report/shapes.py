@@ -90,7 +90,11 @@ def groups_by_hour(
                 x=alt.X("hour:Q").scale(domain=[-0.5, 23.5], nice=False).axis(_hour_axis(width)),
                 y=alt.Y(f"{value}:Q").axis(_value_axis(unit_of(value), whole=stacked)),
                 color=told.legend(_legend(width, names, "square" if stacked else "stroke")),
-                tooltip=[alt.Tooltip("time:N", title="Hour"), _told(group, "N"), _told(value)],
+                tooltip=[
+                    alt.Tooltip("time:N", title="Hour"),
+                    _tooltip(group, "N"),
+                    _tooltip(value),
+                ],
             )
         )
         shaded = [_shaded(provisional)] if provisional else []
@@ -127,7 +131,7 @@ def bars(name: str, value: str, *more: str) -> Draw:
         base = alt.Chart(rows).encode(y=named)
         drawn = base.mark_bar(color=ACCENT, size=14).encode(
             x=alt.X(f"{value}:Q").axis(None).scale(scale),
-            tooltip=[_told(name, "N"), _told(value), *(_told(other) for other in more)],
+            tooltip=[_tooltip(name, "N"), _tooltip(value), *(_tooltip(other) for other in more)],
         )
         text = base.mark_text(align="left", dx=5, color=MUTED).encode(
             x=alt.X(f"{value}:Q"), text=alt.Text(f"{value}:Q", format=_D3_FORMATS[unit])
@@ -221,7 +225,7 @@ def _touched(rows: pa.Table, columns: Sequence[str], series: Mapping[str, str]) 
     return drawn
 
 
-def _told(column: str, kind: str = "Q") -> alt.Tooltip:
+def _tooltip(column: str, kind: str = "Q") -> alt.Tooltip:
     heading = heading_of(column)
     if kind == "N":
         return alt.Tooltip(f"{column}:N", title=heading)

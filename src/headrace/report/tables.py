@@ -17,7 +17,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def html_table(rows: pa.Table, caption: str) -> str:
-    """A table with aligned numbers; ``caption`` is for readers who do not see where it is."""
+    """A table with aligned numbers; ``caption`` is for screen readers."""
     columns = rows.column_names
     kinds = [_kind(rows, name) for name in columns]
     units = [unit_of(name) for name in columns]

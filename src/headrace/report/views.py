@@ -92,7 +92,7 @@ def raw_view(source: str, columns: Collection[str]) -> str:
 
 
 def newest_event(raw: str) -> str:
-    """The newest event time of a topic. A time after the record's own is believed only so far."""
+    """The newest event time of a topic. It is at most ``LATENESS`` after the record's own."""
     late = f"interval {int(LATENESS.total_seconds())} second"
     return f'select max(least("at", _timestamp + {late})) as newest from {quoted(raw)}'
 

@@ -55,7 +55,7 @@ class LogFile:
             self.look(os.fstat(self._descriptor))
 
     def read(self, offset: int, length: int) -> bytes:
-        """Bytes at an offset. None are there if the path leads to another file by now."""
+        """Bytes at an offset; none if the path now names another file."""
         if not self.open():
             return b""
         assert self._descriptor is not None

@@ -69,7 +69,7 @@ class Sender:
         self._producer.poll(seconds)
 
     def flush(self, seconds: float) -> None:
-        """Wait for all acknowledgements, at most so long."""
+        """Wait for all acknowledgements, at most ``seconds``."""
         self._producer.flush(seconds)
 
     @property

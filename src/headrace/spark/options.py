@@ -99,7 +99,7 @@ class SinkOptions(NamedTuple):
 
 
 def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    plain, settings = _sorted_out(options, READ, READ_OPTIONS)
+    plain, settings = _split_options(options, READ, READ_OPTIONS)
     for name in BATCH_ONLY if streaming else ():
         if name.lower() in plain:
             raise BadOption(f"{name} is only for batch queries; a stream has no end")
@@ -150,7 +150,7 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
 
 
 def parse_sink(options: Mapping[str, str]) -> SinkOptions:
-    plain, settings = _sorted_out(options, WRITE, WRITE_OPTIONS)
+    plain, settings = _split_options(options, WRITE, WRITE_OPTIONS)
     delivery = plain.get("delivery", "at-least-once").lower()
     if delivery not in ("at-least-once", "exactly-once"):
         raise BadOption(f"delivery is {delivery!r}; use at-least-once or exactly-once")
@@ -203,7 +203,7 @@ def _delivery_batch(plain: Mapping[str, str]) -> int | None:
     return int(text)
 
 
-def _sorted_out(
+def _split_options(
     options: Mapping[str, str], purpose: str, known: tuple[str, ...]
 ) -> tuple[dict[str, str], dict[str, str]]:
     """The source's or sink's options by lower-case name, and Kafka's settings that are used."""

@@ -111,15 +111,15 @@ class BatchSender:
             self._waiting_size += len(batch.data)
         sent = self._pump()
         while self._waiting_size > _WAITING_SIZE_MAX:
-            sent = self._go_on(sent)
+            sent = self._receive_or_pause(sent)
 
     def flush(self) -> None:
         """Wait until every batch is acknowledged."""
         sent = self._pump()
         while self._queues:
-            sent = self._go_on(sent)
+            sent = self._receive_or_pause(sent)
 
-    def _go_on(self, sent: bool) -> bool:
+    def _receive_or_pause(self, sent: bool) -> bool:
         """Receive a response if one is due, else pause if nothing could be sent; then send more."""
         if self._in_flight:
             self._receive_response()

@@ -201,7 +201,7 @@ def narrow(
             for place, offset in found.items()
         }
     if bounds.until_ms_end is not None:
-        slack_ms = _slack(places, cluster, disorder_ms)
+        slack_ms = _allowed_disorder(places, cluster, disorder_ms)
         wanted = {
             place: max(0, bounds.until_ms_end + slack)
             for place, slack in slack_ms.items()
@@ -213,7 +213,7 @@ def narrow(
     return starts, {place: max(ends[place], starts[place]) for place in places}
 
 
-def _slack(
+def _allowed_disorder(
     places: Sequence[TopicPartition], cluster: Cluster, disorder_ms: int | None
 ) -> Mapping[TopicPartition, int | None]:
     if disorder_ms is not None:

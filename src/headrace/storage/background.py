@@ -62,9 +62,9 @@ class Background:
             _log.error("Flushes and deletions are delayed: %s. %s", refusal, MORE_THREADS)
             return
         self._in_executor = True
-        future.add_done_callback(self._ran)
+        future.add_done_callback(self._run_done)
 
-    def _ran(self, future: "asyncio.Future[bool]") -> None:
+    def _run_done(self, future: "asyncio.Future[bool]") -> None:
         self._in_executor = False
         self._schedule()
 

@@ -110,7 +110,7 @@ class OffsetIndex:
         index.saved_count = index.loaded_count = len(index.positions)
         if index.positions:
             if not (_rises(index.last_offsets) and _rises(index.positions)):
-                raise BadIndex("the entries do not rise")
+                raise BadIndex("the entries are not in ascending order")
             if index.positions[-1] >= log_size:
                 raise BadIndex(f"the last entry points to byte {index.positions[-1]} of {log_size}")
         return index
@@ -169,9 +169,9 @@ class TimeIndex:
             index.last_offsets.append(last_offset)
         index.saved_count = len(index.timestamps)
         if not _rises(index.timestamps):
-            raise BadIndex("the timestamps do not rise")
+            raise BadIndex("the timestamps are not in ascending order")
         if not _does_not_fall(index.last_offsets):
-            raise BadIndex("the offsets fall")
+            raise BadIndex("the offsets are not in ascending order")
         return index
 
 

@@ -204,7 +204,9 @@ class Log:
         if size > self._size_max:
             self._refuse_size(records, origin, produce_version)
         client = origin is CLIENT
-        header = check_produced(records, produce_version) if client else _trusted(records)
+        header = (
+            check_produced(records, produce_version) if client else _header_of_one_batch(records)
+        )
         base_offset = self.staged_end
         last_offset = base_offset + header.last_offset_delta
         append_time = -1
@@ -641,7 +643,7 @@ def preallocated_size(config: TopicConfig) -> int:
     return config.segment_bytes if config.preallocate else 0
 
 
-def _trusted(records: memoryview) -> BatchHeader:
+def _header_of_one_batch(records: memoryview) -> BatchHeader:
     try:
         header = read_header(records)
     except BadBatch as bad:

@@ -233,7 +233,7 @@ class LogMove:
         size_before: int | None = None
         left_size: int | None = None  # by the last step that the loop did itself
         while True:
-            missing = self._look()
+            missing = self._find_missing()
             is_little = (
                 missing.size <= AT_ONCE_SIZE_MAX
                 and len(missing.parts) <= AT_ONCE_COUNT_MAX
@@ -265,7 +265,7 @@ class LogMove:
         await self._in_thread(partial(self._copy_missing, self._cut(missing, limit), paced=True))
         await self._throttle.spread(self.size - before, started_at)
 
-    def _look(self) -> _Missing:
+    def _find_missing(self) -> _Missing:
         """What the copy lacks. Raises Rejected if the move must end."""
         moving = self.log
         if moving.closed:

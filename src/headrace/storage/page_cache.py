@@ -12,7 +12,7 @@ _PROBE = bytearray(1)  # to read into
 
 
 def is_resident(file_slice: FileSlice) -> bool:
-    """Whether both ends are in the page cache, which stands for everything between them.
+    """Whether both ends are in the page cache, which is taken as true of everything between them.
 
     Pages are loaded and evicted in long runs, so two probes of 1.3 µs detect nearly every cold
     range.

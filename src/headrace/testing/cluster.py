@@ -143,7 +143,7 @@ class Cluster(Handle):
         read = self._brokers.environment.read
 
         def look() -> int | None:
-            leader = self._if_heard(cluster_state.leader_of(read, topic, partition))
+            leader = self._if_it_keeps_its_session(cluster_state.leader_of(read, topic, partition))
             if leader is None:
                 return None
             heard = [
@@ -166,7 +166,7 @@ class Cluster(Handle):
         """The broker that is the controller. Waits as ``leader_of`` does."""
         read = self._brokers.environment.read
         return wait_for(
-            lambda: self._if_heard(cluster_state.controller_id(read)),
+            lambda: self._if_it_keeps_its_session(cluster_state.controller_id(read)),
             lambda: f"the controller is {cluster_state.controller_id(read)}",
         )
 
@@ -181,7 +181,7 @@ class Cluster(Handle):
             ),
         )
 
-    def _if_heard(self, broker_id: int | None) -> int | None:
+    def _if_it_keeps_its_session(self, broker_id: int | None) -> int | None:
         brokers = self._brokers
         if broker_id is None or not brokers.keeps_session(brokers.slot(broker_id)):
             return None

@@ -91,12 +91,12 @@ class _BrokerSession:
         self.stop_timer()
         self._session = session
         if self._reasons:
-            self._fall_silent()
+            self._start_timeout()
 
     def silence(self, reason: Silence) -> None:
         if reason not in self._reasons:
             self._reasons.add(reason)
-            self._fall_silent()
+            self._start_timeout()
 
     def end_silence(self, reason: Silence) -> None:
         self._reasons.discard(reason)
@@ -120,7 +120,7 @@ class _BrokerSession:
             self._timer.cancel()
             self._timer = None
 
-    def _fall_silent(self) -> None:
+    def _start_timeout(self) -> None:
         if self._session is None:
             return
         if self._reasons & {Silence.CUT, Silence.KILLED}:

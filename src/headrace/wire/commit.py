@@ -231,7 +231,7 @@ def _length(data: bytes, at: int) -> tuple[int, int]:
     elif data[at + 1] < 0x80:
         size, at = (size & 0x7F | data[at + 1] << 7) - 1, at + 2
     else:
-        raise ValueError("more than is worth a short way")
+        raise ValueError("too long for the fast path")
     if size < 0:
         raise ValueError("null")
     return size, at
@@ -241,7 +241,7 @@ def _text(data: bytes, at: int) -> tuple[str, int]:
     size, at = _length(data, at)
     end = at + size
     if end > len(data):
-        raise ValueError("cut short")
+        raise ValueError("truncated")
     return data[at:end].decode(), end
 
 

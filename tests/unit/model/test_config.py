@@ -224,7 +224,7 @@ def test_a_setting_without_effect_produces_a_message_with_the_reason():
 
 def test_settings_of_a_cluster_are_refused_by_name():
     voters = "1@a:9093,2@b:9093,3@c:9093"
-    assert "clusters are not supported yet" in refusal({"controller.quorum.voters": voters})
+    assert "KRaft clusters are not supported" in refusal({"controller.quorum.voters": voters})
     assert "process.roles" in refusal({"process.roles": "controller"})
     elsewhere = {"process.roles": "broker", "controller.quorum.bootstrap.servers": "c:9093"}
     assert "a controller on another node" in refusal(elsewhere)

@@ -79,7 +79,9 @@ class ClusterTopics:
                     answers[index] = await self._create(answer)
         created = any(isinstance(each, CreateTopic) for each in answers)
         if created and not await self._wait_for_leaders(give_up_at):
-            late = Rejected(ErrorCode.REQUEST_TIMED_OUT, "The topic exists; leaders will follow.")
+            late = Rejected(
+                ErrorCode.REQUEST_TIMED_OUT, "The topic was created, but it has no leaders yet."
+            )
             return [late if isinstance(each, CreateTopic) else each for each in answers]
         return answers
 
@@ -118,7 +120,8 @@ class ClusterTopics:
         _log.info("Added %d partitions to topic %s; it now has %d", len(added), name, count)
         if not await self._wait_for_leaders(give_up_at):
             raise Rejected(
-                ErrorCode.REQUEST_TIMED_OUT, "The partitions exist; leaders will follow."
+                ErrorCode.REQUEST_TIMED_OUT,
+                "The partitions were added, but they have no leaders yet.",
             )
         return change
 

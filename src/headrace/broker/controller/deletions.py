@@ -105,7 +105,7 @@ class Deletions:
         for deletion in list(self._pending.values()):
             if deletion.stopping:
                 continue
-            untried = self._untried(deletion)
+            untried = self._brokers_to_ask(deletion)
             if not deletion.left:
                 await self._finish(deletion)
             elif untried:
@@ -119,7 +119,7 @@ class Deletions:
                 )
                 deletion.settled.set()
 
-    def _untried(self, deletion: _Deletion) -> list[BrokerId]:
+    def _brokers_to_ask(self, deletion: _Deletion) -> list[BrokerId]:
         channels = self._term.channels
         return [
             broker_id

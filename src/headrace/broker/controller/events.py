@@ -74,7 +74,7 @@ class Events:
         return None
 
     def _retry(self, handle: Handle, refusal: Rejected) -> Rejected:
-        _log.error("The controller tries again in %g s: %s", self._retry_s, refusal)
+        _log.error("Controller task failed: %s. Retrying in %g s", refusal, self._retry_s)
         asyncio.get_running_loop().call_later(self._retry_s, self.post, handle)
         return refusal
 

@@ -162,7 +162,7 @@ class Leaders:
             controller.replicas_failed(topic_partitions, broker_id)
             failed = set(topic_partitions)
             _log.error(
-                "Broker %d cannot serve %d of its replicas, %s first",
+                "Broker %d has %d offline replicas; the first is %s",
                 broker_id,
                 len(failed),
                 topic_partitions[0],

@@ -55,8 +55,8 @@ class FetchReads:
             return self._replicas.get(topic, want.partition)
         return self._replicas.get_by_id(TopicId(topic), want.partition)
 
-    def _remembered(self, want: Want) -> Replica | None:
-        """As ``replica``, for the wants of a follower: it repeats them again and again."""
+    def _cached_replica(self, want: Want) -> Replica | None:
+        """Like ``replica``, but cached: a follower asks for the same partitions in every fetch."""
         generation = self._replicas.generation
         if want.found_in != generation:
             want.found, want.found_in = self.replica(want), generation
@@ -145,7 +145,7 @@ class FetchReads:
         broker_id = follower.broker_id
         now = self._loop.time() * 1000
         for want in wants:
-            replica = self._remembered(want)
+            replica = self._cached_replica(want)
             if replica is None or (leadership := replica.leadership) is None:
                 continue
             if broker_id in leadership.isr and (want.topic, want.partition) not in named:
@@ -174,7 +174,7 @@ class FetchReads:
         generation = self._replicas.generation
         found = []
         for want in wants:
-            replica = want.found if want.found_in == generation else self._remembered(want)
+            replica = want.found if want.found_in == generation else self._cached_replica(want)
             if replica is None or (leadership := replica.leadership) is None:
                 found.append(want)
                 continue
@@ -192,7 +192,7 @@ class FetchReads:
     def for_follower(
         self, want: Want, follower: Follower, size_max: int, at_least_one: bool
     ) -> FetchedPartition:
-        replica = self._remembered(want)
+        replica = self._cached_replica(want)
         if replica is None:
             raise self._replicas.unhosted(want.topic, want.partition)
         diverging = self._divergence(replica, want, follower)

@@ -36,7 +36,7 @@ async def list_offsets(
     broker: Needs, context: Context, request: m.ListOffsetsRequest
 ) -> m.ListOffsetsResponse:
     response = m.ListOffsetsResponse
-    asked_twice = _asked_twice(request)
+    asked_twice = _repeated_partitions(request)
     topics = []
     for topic in request.topics:
         partitions = []
@@ -92,7 +92,7 @@ def _check_available(context: Context, replica: Replica, timestamp: int, offset:
         )
 
 
-def _asked_twice(request: m.ListOffsetsRequest) -> set[tuple[str, int]]:
+def _repeated_partitions(request: m.ListOffsetsRequest) -> set[tuple[str, int]]:
     seen: set[tuple[str, int]] = set()
     twice: set[tuple[str, int]] = set()
     for topic in request.topics:

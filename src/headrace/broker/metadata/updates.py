@@ -84,7 +84,7 @@ def _topic(known: TopicState | None, topic: _Topic) -> TopicState:
     for each in topic.partition_states:
         states[each.partition_index] = _state(topic, each)
     partitions = tuple(
-        states.get(number) or _not_told(topic, number) for number in range(max(states) + 1)
+        states.get(number) or _unknown_partition(topic, number) for number in range(max(states) + 1)
     )
     return TopicState(topic.topic_name, topic_id, partitions, is_internal(topic.topic_name))
 
@@ -103,7 +103,7 @@ def _state(topic: _Topic, partition: _Partition) -> PartitionState:
     )
 
 
-def _not_told(topic: _Topic, number: int) -> PartitionState:
+def _unknown_partition(topic: _Topic, number: int) -> PartitionState:
     """A partition below others that were named first; the controller names it later."""
     return PartitionState(
         topic=topic.topic_name,

@@ -36,7 +36,7 @@ _FETCH_VERSION = 17
 _LIST_OFFSETS_VERSION = 9
 _LATEST, _EARLIEST = -1, -2
 _FIRST_PAUSE_S = 0.02
-# A new partition waits for the response in progress at most so long; then the fetcher reconnects.
+# How long a new partition waits for the response in progress before the fetcher reconnects.
 _RECONNECT_AFTER_S = 0.02
 _BUFFER_SIZE_MIN = 1 << 16
 # The log start of an idle partition moves by retention; the leader is told after this time.

@@ -136,7 +136,7 @@ def take_packed(
             (_NO_METADATA, PLAIN_TAIL.pack(now, TOPIC_ID_TAG, state.topic_id), _NO_HEADERS)
         )
         topics.append(_Topic(prefix, named.indexes, packed.places, tail))
-        pieces += _laid_out(known.heads, packed.places, tail)
+        pieces += _pieces_of_records(known.heads, packed.places, tail)
         bodies.append(known.body)
     head = _RESPONSE_HEAD + bytes((len(bodies) + 1,))
     return (
@@ -145,7 +145,7 @@ def take_packed(
     )
 
 
-def _laid_out(heads: list[bytes], places: Sequence[bytes], tail: bytes) -> list[bytes]:
+def _pieces_of_records(heads: list[bytes], places: Sequence[bytes], tail: bytes) -> list[bytes]:
     """Head, place and tail of each record."""
     pieces = [tail] * (3 * len(heads))
     pieces[::3] = heads

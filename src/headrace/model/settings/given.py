@@ -81,7 +81,7 @@ class GivenSettings:
 
     def _take_successor(self, name: str, value: Value, successor: str, factor: int) -> None:
         if successor in self.texts:
-            self.warnings.append(_loses_to(name, successor))
+            self.warnings.append(_precedence_warning(name, successor))
             return
         text = value_to_text(value * factor if isinstance(value, int) else value)
         self._take(successor, text or "", BROKER[successor])
@@ -97,7 +97,7 @@ class GivenSettings:
             if not names:
                 continue
             if target in self.texts:
-                self.warnings += [_loses_to(name, target) for name in names]
+                self.warnings += [_precedence_warning(name, target) for name in names]
                 continue
             listeners = split_list(self.texts.get("listeners", NODE_DEFAULTS["listeners"]))
             address, _, port = listeners[0].rpartition(":")
@@ -153,5 +153,5 @@ def hint_for(name: str) -> str:
     return did_you_mean(name, [*BROKER, *ADDED, *legacy_names.BROKER])
 
 
-def _loses_to(name: str, successor: str) -> str:
+def _precedence_warning(name: str, successor: str) -> str:
     return f"{name} has no effect: {successor} is set too and takes precedence"

@@ -59,14 +59,14 @@ def parse_listeners(
             raise ConfigError(f"{setting}={entry}: {_MAP} has no protocol for {name}")
         elif protocol != "PLAINTEXT":
             raise ConfigError(
-                f"{setting}={entry}: listener {name} uses {_what_it_is(protocol)}, which is not "
+                f"{setting}={entry}: listener {name} uses {_protocol_name(protocol)}, which is not "
                 "supported. Use PLAINTEXT"
             )
         found[name] = Listener(name, host, port, protocol)
     return list(found.values())
 
 
-def _what_it_is(protocol: str) -> str:
+def _protocol_name(protocol: str) -> str:
     names = {"SSL": "TLS", "SASL_PLAINTEXT": "SASL", "SASL_SSL": "SASL and TLS"}
     return names.get(protocol, protocol)
 

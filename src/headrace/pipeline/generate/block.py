@@ -54,7 +54,7 @@ class Block:
         return {topic: faults.counted(drawn.records) for topic, drawn in self._of_topics.items()}
 
     def pieces(self, rows: int = _PIECE_ROWS) -> Iterator[list[Piece]]:
-        """All records: about so many at a time, of all topics together, by time."""
+        """All records, in order of time: about ``rows`` of all topics together at a time."""
         sent = np.sort(np.concatenate([of.records.sent_ms for of in self._of_topics.values()]))
         borders = [int(sent[0]), *sent[rows::rows].tolist(), int(sent[-1]) + 1]
         for since, until in zip(borders, borders[1:], strict=False):
@@ -88,7 +88,7 @@ class Block:
 
 
 def make_day(site: Site, day: date, events: int, seed: int, *, broken: bool = True) -> Block:
-    """The records of a day, so many in all, and the events after it that close its windows."""
+    """The records of a day; ``events`` counts those after it that close its windows, too."""
     midnight = datetime(day.year, day.month, day.day, tzinfo=UTC)
     span = Span(int(midnight.timestamp() * 1000), DAY_MS, has_rhythm=True)
     closing = _closing_events(site, span, seed)
@@ -110,7 +110,7 @@ def make_block(
 def _drawn(
     site: Site, span: Span, events: int, seed: int, broken: bool, *, first_at_ms: int | None
 ) -> tuple[dict[str, _OfTopic], list[Outage]]:
-    """So many records, doubled ones included."""
+    """``events`` records, doubled ones included."""
     rng = np.random.default_rng([seed, span.start_ms])
     doubled = {topic: int(n * faults.DOUBLED_SHARE) for topic, n in counts_of(events).items()}
     traffic = draw(site, span, counts_of(events - sum(doubled.values())), rng)

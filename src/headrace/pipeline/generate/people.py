@@ -1,7 +1,7 @@
-"""What people do: visits in sessions, and all that hangs on their page views; and bots like them.
+"""What people and bots do: visits in sessions, and the events that belong to their page views.
 
-Searches, impressions, votes and all else that people do are attached to page views, so they agree
-about who did it and when. Bots come in bursts with a fixed rate, so that a small day has
+Searches, impressions, votes and everything else that people do belong to page views, so they have
+the same visitor and time. Bots come in bursts with a fixed rate, so that a small day has
 recognizable bots too.
 """
 
@@ -183,7 +183,7 @@ class People(Drawing):
 
     # --- what people do ---------------------------------------------------------------
 
-    def _some(self, views: _Views, count: int, *, members: bool = False) -> _Views:
+    def _sampled(self, views: _Views, count: int, *, members: bool = False) -> _Views:
         candidates = np.flatnonzero(views.member >= 0) if members else np.arange(len(views.time))
         rows = candidates[self.rng.integers(0, len(candidates), count)]
         return views.taken(rows)
@@ -198,7 +198,7 @@ class People(Drawing):
         return Words(codes, quoted(s.CATEGORIES))
 
     def _searches(self, views: _Views, count: int) -> Events:
-        found = self._some(views, count)
+        found = self._sampled(views, count)
         rng = self.rng
         shares = long_tail(np.random.default_rng(0), len(s.QUERIES))
         return self.events(
@@ -212,7 +212,7 @@ class People(Drawing):
     def _impressions(self, views: _Views, count: int) -> Events:
         lists = -(-count // _IMPRESSIONS_PER_VIEW)
         of_list = np.repeat(np.arange(lists), _IMPRESSIONS_PER_VIEW)[:count]
-        seen = self._some(views, lists).taken(of_list)
+        seen = self._sampled(views, lists).taken(of_list)
         position = np.arange(count, dtype=np.int32) % _IMPRESSIONS_PER_VIEW + 1
         item = chosen(self.rng, self.site.popularity, count)
         return self.events(
@@ -238,7 +238,7 @@ class People(Drawing):
     def _follows(self, views: _Views, count: int) -> Events:
         """A tenth takes back an earlier one."""
         rng = self.rng
-        found = self._some(views, count, members=True).sorted()
+        found = self._sampled(views, count, members=True).sorted()
         followed = chosen(rng, self.site.followed, count)
         followed = np.where(followed == found.member, (followed + 1) % self.site.members, followed)
         member = found.member.copy()
@@ -259,7 +259,7 @@ class People(Drawing):
         site, rng, bots = self.site, self.rng, self.site.bots
         spam = int(count * SPAM.share)
         burst, spam_time, _, _ = self.bursts(SPAM, spam)
-        found = self._some(views, count - spam, members=True)
+        found = self._sampled(views, count - spam, members=True)
         which = burst % len(bots.spam_members)
         texts = rng.integers(0, len(_POST_TEXTS), count - spam, dtype=np.int32)
         spam_texts = len(_POST_TEXTS) + burst % len(_SPAM_TEXTS)
@@ -302,13 +302,13 @@ class People(Drawing):
 
     def _on_items(self, views: _Views, count: int) -> tuple[_Views, Codes]:
         """Members, and the item that they look at, or one that is popular."""
-        found = self._some(views, count, members=True)
+        found = self._sampled(views, count, members=True)
         item = self._item_of(found.page)
         return found, np.where(item >= 0, item, chosen(self.rng, self.site.popularity, count))
 
     def _comments(self, views: _Views, count: int, posts: Events) -> Events:
         """Most comments are about new posts."""
-        found = self._some(views, count, members=True)
+        found = self._sampled(views, count, members=True)
         sent = posts.sent_ms - self.span.start_ms
         # No comment is before the first post.
         time = np.maximum(self.soon_after(found.time, 60_000), sent[0] + 1)
@@ -333,7 +333,7 @@ class People(Drawing):
         site, rng = self.site, self.rng
         guessed = int(count * GUESSING.share)
         burst, guess_time, _, _ = self.bursts(GUESSING, guessed)
-        found = self._some(views, count - guessed, members=True)
+        found = self._sampled(views, count - guessed, members=True)
         guessers = site.bots.guessers
         guessed_accounts = rng.integers(0, site.members, guessed, dtype=np.int32)
         succeeded = np.concatenate(

@@ -63,7 +63,7 @@ BOTS_PER_KIND: Final = 3
 
 
 class Bots(NamedTuple):
-    """Indexes of the clients that misbehave, by kind; of API clients and members for some."""
+    """The clients that misbehave, by kind: indexes of visitors, API clients or members."""
 
     crawlers: Codes
     scrapers: Codes

@@ -57,7 +57,7 @@ def draw(site: Site, span: Span, counts: dict[str, int], rng: np.random.Generato
 
 
 def counts_of(total: int) -> dict[str, int]:
-    """So many events for each topic; page views take the rest."""
+    """The number of events of each topic; page views get the rest."""
     counts = {topic: int(total * share) for topic, share in SHARES.items()}
     counts["page-views"] += total - sum(counts.values())
     return counts

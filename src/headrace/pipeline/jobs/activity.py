@@ -85,7 +85,7 @@ def content_days(page_views: DataFrame) -> DataFrame:
     trigger="10 seconds",
 )
 def profile_visits(page_views: DataFrame) -> DataFrame:
-    """Visits to members' profiles; a member's visit to his own does not count."""
+    """Visits to members' profiles; members' visits to their own do not count."""
     visits = page_views.where("profile is not null and not profile <=> member")
     return visits.groupBy(F.col("profile").alias("member"), _day()).agg(
         F.count("*").alias("visits"), _visitors()
@@ -94,7 +94,7 @@ def profile_visits(page_views: DataFrame) -> DataFrame:
 
 @step
 def visits(page_views: DataFrame, searches: DataFrame, clicks: DataFrame) -> str:
-    """What visitors do: each is an interval of no length, in the shape of a session."""
+    """What visitors do: each event is a session of zero length."""
     return """
         with events as (
             select visitor, member, at, page, 1L as views from page_views
@@ -116,8 +116,8 @@ def sessions(visits: DataFrame, sessions: DataFrame) -> str:
     """Events and the sessions that they touch, joined where less than the gap is between them.
 
     A late event may start a session earlier or join two: the ID, which names the start, changes,
-    and the sessions of the old IDs are deleted. The same events so give the same sessions,
-    whichever batches bring them.
+    and the sessions of the old IDs are deleted. So the same events give the same
+    sessions, in any batches.
     """
     return f"""
         with touched as (

@@ -79,7 +79,7 @@ def _weight(at: str) -> str:
 def new_scores(
     votes: DataFrame, ratings: DataFrame, impressions: DataFrame, clicks: DataFrame
 ) -> str:
-    """Decayed sums of this batch. A vote or rating is an opinion, of which 0 to 4 quarters like."""
+    """Decayed sums of this batch. A vote or rating is an opinion of 0 to 4 quarters of a like."""
     return f"""
         with events as (
             select category, item, at, if(value > 0, 4, 0) as likes, 1 as opinions, 0 as clicks,

@@ -33,7 +33,7 @@ BLOCKED: Final = "interval 1 hour"  # after the last bucket over the limit
 
 
 class Rule(NamedTuple):
-    """An incident needs so many events in a window, and so many different targets."""
+    """The events, and the different targets, that an incident needs in a window."""
 
     kind: str
     events: int

@@ -37,7 +37,7 @@ class Balance(NamedTuple):
 
     @property
     def surplus(self) -> int:
-        """Records that should not be there: doubled ones, and those that the tier before lacks."""
+        """Records that should not be there: doubled, or missing in the tier before."""
         return self.doubled + max(0, self.found - self.expected)
 
     @property

@@ -100,8 +100,8 @@ def in_log(cluster: Cluster, topic: Topic, table: Table | None) -> LogCounts:
         is_first = True
         for records in reader:
             minutes = _minutes(records.timestamp_ms)
-            everything.update(_tally(minutes))
-            loaded.update(_tally(minutes[records.offset < (end or 0)]))
+            everything.update(_count_by_minute(minutes))
+            loaded.update(_count_by_minute(minutes[records.offset < (end or 0)]))
             if is_first and first_offset > 0:
                 whole_since = max(whole_since or 0, int(minutes[0]) + MINUTE_MS)
             is_first = False
@@ -121,9 +121,9 @@ def in_table(table: Table, topic_id: bytes) -> TableCounts:
         all_minutes = np.concatenate([minutes, _minutes(bad[2])])
     distinct_rows = minutes[np.unique(places, return_index=True)[1]]
     distinct = all_minutes[np.unique(all_places, return_index=True)[1]]
-    doubled = Counter(_tally(minutes))
-    doubled.subtract(_tally(distinct_rows))
-    return TableCounts(Counter(_tally(distinct)), +doubled)
+    doubled = Counter(_count_by_minute(minutes))
+    doubled.subtract(_count_by_minute(distinct_rows))
+    return TableCounts(Counter(_count_by_minute(distinct)), +doubled)
 
 
 def _rows_of(table: Table, topic_id: bytes, time: str) -> tuple[Numbers, Numbers, Numbers]:
@@ -162,6 +162,6 @@ def _minutes(timestamp_ms: Numbers) -> Numbers:
     return minutes
 
 
-def _tally(minutes: Numbers) -> dict[int, int]:
+def _count_by_minute(minutes: Numbers) -> dict[int, int]:
     values, counts = np.unique(minutes, return_counts=True)
     return dict(zip(values.tolist(), counts.tolist(), strict=True))

@@ -1,7 +1,7 @@
-"""Rows that several functions of a batch use: computed once, and planned once.
+"""Caches rows that several functions of a batch use: computed once, and planned once.
 
-``persist`` alone keeps the rows, but every query on them is planned from their sources on. With
-some steps on top of each other, Spark then plans longer than it computes.
+``persist`` alone caches the rows, but Spark still plans every query on them from their sources.
+With several steps on top of each other, planning then takes longer than computing.
 """
 
 from typing import TYPE_CHECKING
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 class Kept:
-    """``rows`` stand for the result of a frame. ``release`` frees it."""
+    """The cached result of a frame, as ``rows``, until ``release``."""
 
     def __init__(self, frame: "DataFrame") -> None:
         from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 
         self._persisted = frame.persist()
-        # As Spark does for the rows of foreachBatch: a plan of one leaf, on the kept rows. A lost
-        # executor is no problem, because the rows know what they were computed from.
+        # As Spark does for the rows of foreachBatch: a plan of one leaf, on the cached rows. If an
+        # executor is lost, Spark computes its rows again.
         session = frame.sparkSession
         computed = self._persisted._jdf
         leaf = session._jsparkSession.internalCreateDataFrame(

@@ -85,9 +85,9 @@ class Plan(NamedTuple):
             if expected is not None and found != expected:
                 raise RunRefused(
                     f"the checkpoint of query {query.name} of {self.file.name} is "
-                    f"{'gone' if found is None else 'another one'}: "
-                    f"{self.directory.checkpoint(query.name)}. Its rows would be written again. "
-                    "Run it with --reset, or with --from TIME to keep its tables"
+                    f"{'missing' if found is None else 'not the one of the last run'}: "
+                    f"{self.directory.checkpoint(query.name)}. The query would write its rows "
+                    "again. Run it with --reset, or with --from TIME to keep its tables"
                 )
             if expected is None and found is None:
                 self._check_tables(query, settings)
@@ -96,8 +96,9 @@ class Plan(NamedTuple):
         for name in query.tables:
             if open_table(settings.table(name)) is not None:
                 raise RunRefused(
-                    f"{settings.table(name)} holds rows already, of a run that this warehouse does "
-                    "not know. Run it with --reset to delete them, or with --from TIME to keep them"
+                    f"{settings.table(name)} already has rows, but the warehouse has no record of "
+                    "the run that wrote them. Run it with --reset to delete them, or with "
+                    "--from TIME to keep them"
                 )
 
 

@@ -1,1 +1,1 @@
-"""Topics into Delta tables: what to load, the door to a table, tasks on Spark, maintenance."""
+"""Topics into Delta tables: what to load, commits to a table, tasks on Spark, maintenance."""

@@ -42,7 +42,7 @@ class TableFile(NamedTuple):
 
 
 class Numbered(NamedTuple):
-    """The batch of a query: one with this number or a higher one was committed, or this one is."""
+    """The number of a query's batch. A committed number, or a lower one, is dropped."""
 
     txn_id: str
     number: int

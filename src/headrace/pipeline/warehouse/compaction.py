@@ -64,7 +64,7 @@ def closed_group(files: Iterable[TableFile], at_ms: int) -> list[TableFile]:
 
 
 def compact(table: Table, *, small: int = SMALL_BYTES, target: int = TARGET_BYTES) -> Compacted:
-    """Join small files. A group that another rewrite was faster with is left alone."""
+    """Join small files. Skip a group that another rewrite has replaced meanwhile."""
     table.update()
     done = [_join(table, group) for group in groups_to_join(table.files(), small, target)]
     return Compacted(*map(sum, zip(*done, strict=True))) if done else Compacted(0, 0, 0)
@@ -124,8 +124,8 @@ def vacuum(table: Table, older_than_h: int, *, dry_run: bool) -> list[str]:
     """Delete files that no version of the last hours needs, and those without a commit."""
     if older_than_h < ORPHAN_AGE_H_MIN:
         raise LoadStopped(
-            f"files of the last {ORPHAN_AGE_H_MIN} hours are kept, not of {older_than_h}: a load "
-            "may be about to commit them"
+            f"expected at least {ORPHAN_AGE_H_MIN} hours, got {older_than_h}: a load may be "
+            "about to commit newer files"
         )
     table.update()
     deleted: list[str] = table.handle.vacuum(

@@ -38,9 +38,9 @@ from headrace.spark.subscription import places_of
 
 log = logging.getLogger("headrace.pipeline")
 
-# So often may other loads and rewrites be faster than one reload, which reads everything again.
+# Attempts of a reload, if other loads and rewrites change the table. Each reads everything again.
 _RELOAD_TRIES = 20
-# A running load looks so often for files to join; listing them costs time on a large table.
+# Time between two searches for files to join; listing them costs time on a large table.
 _JOIN_FILES_EVERY_S = 60.0
 
 
@@ -107,7 +107,9 @@ class Load:
     def keep_loading(self, report: Report, wait: Callable[[float], bool]) -> None:
         """Load until ``wait``, which sleeps for the given seconds, returns True."""
         limits = self._settings.limits
-        committed_at = time.monotonic() - limits.batch_age_s  # what is there already waited
+        committed_at = (
+            time.monotonic() - limits.batch_age_s
+        )  # what the topics hold has waited long enough
         while True:
             pending = self._pending(self._logs())
             waited_s = time.monotonic() - committed_at
@@ -148,7 +150,8 @@ class Load:
             if not spans or self._replace(spans, report):
                 return
         raise CommitRefused(
-            f"other loads and rewrites of {self._location} were faster {_RELOAD_TRIES} times"
+            f"gave up after {_RELOAD_TRIES} attempts: other loads and rewrites changed "
+            f"{self._location} each time. Nothing was reloaded; run it again"
         )
 
     def _spans_again(
@@ -196,7 +199,7 @@ class Load:
         return done
 
     def _load_or_plan_again(self, pending: list[Span], report: Report) -> None:
-        """Load the next batch. One that is refused because another load was faster is no error."""
+        """Load the next batch. A refusal because another load committed first is no error."""
         try:
             report(self._load(pending))
         except CommitRefused as refused:
@@ -293,7 +296,7 @@ class Load:
             tuple(tasks),
         )
         results = job.run(self._spark)
-        self._learn(results)
+        self._measure_record_size(results)
         self._check_share(results)
         return rows, results
 
@@ -319,7 +322,7 @@ class Load:
         if conflict and self._bad_share.too_many(count, count):
             raise SchemaRefused(
                 f"the schema of the load does not fit {self._location}: {conflict}. Nothing "
-                "was committed. Change value.schema, or load into another table; --bad-max 100% "
+                "was committed. Correct --schema, or load into another table; --bad-max 100% "
                 "sends all records to the dead letters"
             )
         return conflict
@@ -327,7 +330,7 @@ class Load:
     def _parallelism(self) -> int:
         return max(1, int(self._spark.sparkContext.defaultParallelism))
 
-    def _learn(self, results: list[TaskResult]) -> None:
+    def _measure_record_size(self, results: list[TaskResult]) -> None:
         """The size of a record, for the next plan."""
         offsets = sum(result.offsets_fetched for result in results)
         if offsets:

@@ -1,8 +1,8 @@
 """Which offsets a table holds, and whether a batch continues them. Pure.
 
 A Delta table stores one number per application, in the commits that add rows. Here an application
-is a partition of a topic, and its number is the next offset to load. Rows and offsets so move in
-one commit, and nothing else records what was loaded.
+is a partition of a topic, and its number is the next offset to load. So rows and offsets
+move in one commit, and nothing else records what was loaded.
 """
 
 from collections.abc import Iterable, Mapping

@@ -19,7 +19,7 @@ from headrace.pipeline.warehouse.rows import EVENT_DATE
 from headrace.pipeline.warehouse.table import Table, now_ms
 
 _TIMESTAMP = "_timestamp"
-# So often may other rewrites be faster.
+# Attempts, if other rewrites change the same files meanwhile.
 _TRIES = 20
 
 
@@ -47,7 +47,8 @@ def remove_before(table: Table, day: date) -> Removed:
             rows = _row_count(removed) - _row_count(added)
             return Removed(rows, len(removed), len(added))
     raise CommitRefused(
-        f"other rewrites of {table.location} were faster {_TRIES} times. Nothing was removed"
+        f"gave up after {_TRIES} attempts: other rewrites changed {table.location} each time. "
+        "Nothing was removed; run it again"
     )
 
 

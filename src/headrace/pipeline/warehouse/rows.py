@@ -238,16 +238,16 @@ def _out_of_range(
     """The records whose time makes no row, and why.
 
     An event is compared with the timestamp of its record, not with now: a load that starts late
-    must decide as one that kept up. Only a timestamp after the driver's clock is not believed.
+    must decide as one that kept up. A timestamp after the driver's clock counts as that clock.
     """
     limits = settings.event_time
     now = settings.loaded_at_ms
     too_large = (timestamp_ms > _TIME_MS_MAX) | (timestamp_ms < -_TIME_MS_MAX)
-    believed = np.where((timestamp_ms < 0) | (timestamp_ms > now), now, timestamp_ms)
+    reference_ms = np.where((timestamp_ms < 0) | (timestamp_ms > now), now, timestamp_ms)
     late = event_ms < _FIRST_EVENT_MS
     if limits.past_ms is not None and limits.column:
-        late |= event_ms < believed - limits.past_ms
-    early = event_ms > believed + limits.future_ms
+        late |= event_ms < reference_ms - limits.past_ms
+    early = event_ms > reference_ms + limits.future_ms
     unknown = (timestamp_ms < 0) & (event_ms == timestamp_ms)
     for index in np.flatnonzero(too_large | late | early | unknown).tolist():
         event, timestamp = int(event_ms[index]), int(timestamp_ms[index])
@@ -260,7 +260,7 @@ def _out_of_range(
                 index,
                 (
                     f"the event time, {event} ms, is more than {limits.future_ms} ms after the "
-                    f"record's timestamp, {int(believed[index])} ms"
+                    f"record's timestamp, {int(reference_ms[index])} ms"
                 ),
             )
         else:
@@ -268,7 +268,7 @@ def _out_of_range(
                 index,
                 (
                     f"the event time, {event} ms, is more than {limits.past_ms} ms before the "
-                    f"record's timestamp, {int(believed[index])} ms"
+                    f"record's timestamp, {int(reference_ms[index])} ms"
                 ),
             )
 

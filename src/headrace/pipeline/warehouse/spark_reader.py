@@ -22,7 +22,7 @@ _TASKS_MAX = 200
 
 
 def read_table(spark: Any, table: Table) -> "DataFrame":
-    """The rows of the version that the door shows, with the partition columns."""
+    """The rows of the version that ``table`` shows, with the partition columns."""
     from pyspark.sql.types import StructType
 
     schema = StructType.fromJson(json.loads(table.handle.schema().to_json()))

@@ -1,9 +1,9 @@
-"""The door to a Delta table: checks, rows and offsets are one commit on one handle.
+"""The only way to commit to a Delta table: checks, rows and offsets are one commit on one handle.
 
 A commit of deltalake fails if another commit with the same txn ID came after the version that the
 handle shows. So offsets and schema are compared on the handle that commits, and a handle is
 updated only before they are compared again. A failed commit may have happened. After every failure
-the door updates the handle, compares again, and then commits the same files, drops them because
+``Table`` updates the handle, compares again, and then commits the same files, drops them because
 the table has their offsets, or refuses.
 """
 
@@ -73,7 +73,7 @@ class Table:
 
     @property
     def handle(self) -> DeltaTable:
-        """The version that the door compares with, for reading."""
+        """The version that commits are compared with, for reading."""
         return self._handle
 
     @property
@@ -207,7 +207,7 @@ class Table:
                 if any(self.recorded(name) != end for name, end in (loaded or {}).items()):
                     return bool(added) and added[0].path in present
                 if not present.issuperset(file.path for file in removed):
-                    # Another rewrite was faster, or ours happened and its outcome was unknown.
+                    # Another rewrite came first, or ours happened and its outcome was unknown.
                     return bool(added) and added[0].path in present
                 self._check_files(added, written_at_ms)
                 self._replace(removed, added, loaded, changes_rows)

@@ -82,7 +82,7 @@ def _topics_of(members: Sequence[Subscriber]) -> list[TopicId]:
     return sorted({topic_id for member in members for topic_id in member.topics})
 
 
-def _keep_what_they_had(
+def _keep_owned_partitions(
     members: Sequence[Subscriber], partition_counts: Mapping[TopicId, int]
 ) -> tuple[dict[str, _Held], dict[TopicId, list[int]]]:
     """What each member keeps, with one owner per partition; and the rest, in order."""
@@ -110,7 +110,7 @@ def _uniform_alike(
     members: Sequence[Subscriber], partition_counts: Mapping[TopicId, int]
 ) -> dict[str, _Held]:
     """All members subscribe to the same topics, so any of them can own any partition."""
-    held, free = _keep_what_they_had(members, partition_counts)
+    held, free = _keep_owned_partitions(members, partition_counts)
     total = sum(partition_counts[topic_id] for topic_id in members[0].topics)
     quota, extra = divmod(total, len(members))
     room: dict[str, int] = {}
@@ -163,7 +163,7 @@ def _uniform_apart(
     members: Sequence[Subscriber], partition_counts: Mapping[TopicId, int]
 ) -> dict[str, _Held]:
     """Members subscribe to different topics: balance topic by topic until no move helps."""
-    held, free = _keep_what_they_had(members, partition_counts)
+    held, free = _keep_owned_partitions(members, partition_counts)
     load = {member_id: sum(map(len, mine.values())) for member_id, mine in held.items()}
     readers = {
         topic_id: [member.member_id for member in members if topic_id in member.topics]
