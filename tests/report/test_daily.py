@@ -159,7 +159,7 @@ def test_an_unfinished_day_is_marked(unfinished):
     assert "Provisional after 14:5" in text
     assert "From 14:00 on, numbers are provisional." in text
     assert "The day is not complete. The day before is counted until 15:0" in text
-    # The hours that have not begun have no number; those that may change say so.
+    # Hours that have not begun have no number; hours that may change say so.
     assert '<td class="n">16:00</td><td class="n">–</td>' in written
     assert re.search(r'<td class="n">14:00</td><td class="n">\d+</td>.*?<td class="s">yes', written)
 

@@ -163,7 +163,7 @@ class JobTable:
         return table.rewrite(small, added, began_ms)
 
     def replace(self, rows: "DataFrame", kept: "Column | None", batch: BatchName) -> int:
-        """Replace the rows of this table, except those that ``kept`` selects, in one commit."""
+        """Replace the rows of this table in one commit, except what ``kept`` selects."""
         table = self._table()
         if table is None:
             return self.append(rows, batch).row_count

@@ -80,7 +80,7 @@ class Verdict(NamedTuple):
 
 
 class Judged:
-    """The result of a function with rules. ``rows`` are those that are not quarantined."""
+    """The result of a function with rules. ``rows`` lack the quarantined ones."""
 
     def __init__(self, node: Node, made: "DataFrame") -> None:
         columns = holds_columns(node)

@@ -186,7 +186,7 @@ class Fanout:
             inputs.release()
 
     def _late(self, counts: Sequence[_Count]) -> tuple[int, int]:
-        """Late records that count or are dead letters, and those that are dropped."""
+        """Late records that count or are dead letters, and dropped ones."""
         dropping = {source.topic for source in self.sources if source.late == "drop"}
         late = [one for one in counts if one.fate == "late"]
         dropped = sum(one.events for one in late if one.topic in dropping)

@@ -1,6 +1,6 @@
 """The records that a query has processed, read again: from the raw tables, then from the topics.
 
-A raw table has records that retention deleted from its topic long ago; the topic has those that
+A raw table has records that retention deleted from its topic long ago; the topic has records that
 are not loaded yet. The offsets in the raw table say where one ends and the other begins.
 """
 

@@ -108,7 +108,7 @@ def _is_late(source: SourceRows, time: "Column") -> "Column":
 
 
 def decoded(records: "DataFrame", sources: Sequence[SourceRows]) -> "DataFrame":
-    """Records with a column per source, its rows, and the fate of those that are no rows."""
+    """Records with a column per source, its rows, and the fate of records that are no rows."""
     columns: dict[str, Column] = {}
     fate: Column = F.lit(None).cast("string")
     reason: Column = F.lit(None).cast("string")
@@ -151,7 +151,7 @@ def _reason(source: SourceRows) -> "Column":
 
 
 def rows_of(records: "DataFrame", source: SourceRows) -> "DataFrame":
-    """The rows of one source, without those that became dead letters or were dropped."""
+    """The rows of one source, without dead letters and dropped records."""
     wanted = F.col(FATE).isNull()
     if source.late == "recompute":
         wanted |= F.col(FATE) == "late"

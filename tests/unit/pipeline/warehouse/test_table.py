@@ -336,7 +336,7 @@ def page_batch(table):
 @pytest.mark.parametrize("is_foreign", [False, True])
 @pytest.mark.parametrize("checkpointed", [False, True])
 def test_readers_find_rows_by_every_column(tmp_path, is_foreign, checkpointed):
-    """A reader skips files by their statistics, and must not by those that are not there."""
+    """A reader skips files by their statistics, and must not by missing ones."""
     place = tmp_path / "pages"
     if is_foreign:
         write_deltalake(str(place), pa.Table.from_pylist([], WIDER))
