@@ -37,8 +37,8 @@ async def open_first_session(sessions: "Sessions") -> Tree:
     for that. Raises SessionLost if that happens again and again.
     """
     for tries_left in reversed(range(_TRIES)):
-        session = await sessions.open()
         try:
+            session = await sessions.open()
             await Registry(session, _UNREGISTERED).create_persistent_nodes()
         except SessionLost:
             if not tries_left:

@@ -131,3 +131,19 @@ async def test_the_start_fails_if_every_session_ends():
     with pytest.raises(SessionLost):
         await open_first_session(sessions)
     assert len(opened) == 5
+
+
+@in_loop
+async def test_a_session_that_ends_while_it_is_opened_is_replaced():
+    tree = memory_tree()
+    attempts = []
+
+    async def open_session():
+        attempts.append(1)
+        if len(attempts) == 1:
+            raise SessionLost("/")
+        return tree.open_session()
+
+    session = await open_first_session(GivenSessions(open_session, 1000))
+
+    assert await session.get(paths.BROKER_IDS) is not None
