@@ -30,6 +30,8 @@ def cluster_defaults(broker_count: int) -> dict[str, str]:
         "share.coordinator.state.topic.replication.factor": replicas,
         "share.coordinator.state.topic.min.isr": min_isr,
         "zookeeper.session.timeout.ms": "1000",
+        # On a busy machine ZooKeeper may take longer for its first answer than a session lasts.
+        "zookeeper.connection.timeout.ms": "15000",
         "replica.lag.time.max.ms": "1000",
         "controlled.shutdown.retry.backoff.ms": "100",
     }
