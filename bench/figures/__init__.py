@@ -10,6 +10,7 @@ from bench.figures import (
     latency,
     limits,
     memory,
+    pipeline,
     ship,
     spark,
     start,
@@ -50,6 +51,8 @@ FIGURES: dict[str, Callable[[Run], list[Row]]] = {
     "spark-stream": spark.streaming,
     "spark-filter": spark.filtering,
     "readers": spark.readers,
+    "pipeline-live": pipeline.live,
+    "pipeline-state": pipeline.week,
     "warehouse-load": warehouse.loading,
     "warehouse-commits": warehouse.committing,
 }
