@@ -26,7 +26,8 @@ _STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStore
 _TASK_RECORDS_MIN = 5_000
 _LOOK_EVERY_S = 0.05
 _INITIALIZING = "Initializing sources"  # Spark's words
-_START_WITHIN_S = 60.0
+_NO_ANSWER = "Python worker failed to connect back"
+_START_TRIES = 5
 _FINISH_WITHIN_S = 60.0  # the batch of a query that is stopped
 _FOLD_EVERY = 10  # batches; the first look is at the start of a run
 
@@ -93,6 +94,7 @@ class Stream:
         self.failure: BaseException | None = None
         self._finishing = threading.Event()
         self._left_batch = False  # ended the query before a batch that Spark had started
+        self._spark = spark
         self._running: Any = self._start(spark)
 
     @property
@@ -158,14 +160,17 @@ class Stream:
     def wait_until_started(self) -> None:
         """Return when the query has its source, or has ended.
 
-        The process of a source must answer Spark within ten seconds. On a busy machine many of
-        them at once would not.
+        The process of a source must answer Spark within ten seconds. On a busy machine it may not,
+        even if one query is started at a time. Nothing has happened then, and it is started again.
         """
-        give_up_at = time.monotonic() + _START_WITHIN_S
-        while self.is_active() and self._running.status["message"] == _INITIALIZING:
-            if time.monotonic() > give_up_at:
+        for _ in range(_START_TRIES):
+            while self.is_active() and self._running.status["message"] == _INITIALIZING:
+                time.sleep(_LOOK_EVERY_S)
+            failed = None if self.is_active() else self._running.exception()
+            if failed is None or _NO_ANSWER not in str(failed):
                 return
-            time.sleep(_LOOK_EVERY_S)
+            log.warning("The source of query %s did not start in time; trying again", self.group)
+            self._running = self._start(self._spark)
 
     def finish(self) -> None:
         """Ask the query to end after the batch that it writes now. ``end_if_idle`` ends it."""
