@@ -62,10 +62,10 @@ class LogManager:
             later = self._background.later
         self._later = later
         open_files = OpenFiles(open_files_max or _open_files_max(world.files))
-        self._resources = Resources(world.files, open_files, IndexCache())
+        self.resources = Resources(world.files, open_files, IndexCache())
         self.directories = LogDirectories(
             [
-                LogDirectory(Path(path), world, self._resources, later, self._went_offline)
+                LogDirectory(Path(path), world, self.resources, later, self._went_offline)
                 for path in paths
             ],
             world.files,
@@ -112,7 +112,7 @@ class LogManager:
         self.unfinished_moves, self._copies = startup.unfinished_moves, startup.copies
         startup.run()
         # From now on the event loop must not be blocked for long.
-        self._resources.indexes.rebuildable_size_max = REBUILT_AT_ONCE_MAX
+        self.resources.indexes.rebuildable_size_max = REBUILT_AT_ONCE_MAX
         for directory in self.directories.online():
             try:
                 directory.started()

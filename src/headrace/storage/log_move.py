@@ -50,7 +50,7 @@ VAIN_ROUNDS_MAX = 5
 STEP_SIZE_MIN = 4 << 20  # what the loop then copies at a time, at least
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
     """A segment of which the copy lacks something."""
 
     segment: Segment
@@ -59,10 +59,10 @@ class _Part(NamedTuple):
     ends_it: bool  # the segment is closed and these are its last
 
 
-class _Missing(NamedTuple):
+class Missing(NamedTuple):
     """What the copy lacked when the loop looked."""
 
-    parts: list[_Part]
+    parts: list[Part]
     snapshots: list[str]
     stale: list[str]  # files of segments that were removed or replaced
     size: int  # bytes of batches
@@ -160,7 +160,7 @@ class LogMove:
         self._cut_count = self.log.flusher.cut_count
         if self._resumes:
             await self._keep_equal()
-        missing = await self._copy_until_little_is_missing()
+        missing = await self.copy_until_little_is_missing()
         # What is fsynced in the old directory must be fsynced in the new one before the log
         # continues there, so the old one should not get further. flush.messages cannot be
         # postponed for long, only for what comes after the first and longest fsync.
@@ -168,11 +168,11 @@ class LogMove:
         try:
             await self._copy_and_sync(missing)
             async with self.log.flusher.turn:
-                await self._catch_up()
-                self._switch()
+                await self.catch_up()
+                self.switch()
         finally:
             self.log.flusher.postpone(False)
-        await self._settle()
+        await self.settle()
 
     def discard(self) -> None:
         """Give the copy up: its files are removed in the background."""
@@ -212,13 +212,13 @@ class LogMove:
             self._segments[segments[name].base_offset] = segments[name]
         _log.info("%s: resuming a move with %d copied bytes", self.topic_partition, self.size)
 
-    async def _catch_up(self) -> None:
+    async def catch_up(self) -> None:
         """Copy everything; on return, until the next ``await``, nothing is missing.
 
         Meanwhile nothing is flushed, except by a background job that had begun.
         """
         while True:
-            missing = await self._copy_until_little_is_missing()
+            missing = await self.copy_until_little_is_missing()
             if self._synced_end is None or self._synced_end < self.log.flusher.recovery_point:
                 await self._copy_and_sync(missing)
                 continue
@@ -227,7 +227,7 @@ class LogMove:
                 self._copy.copy_small_files(self._old_path)
                 return
 
-    async def _copy_until_little_is_missing(self) -> _Missing:
+    async def copy_until_little_is_missing(self) -> Missing:
         """Returns what is missing then; it is complete until the next ``await``."""
         vain_count = 0
         size_before: int | None = None
@@ -260,12 +260,12 @@ class LogMove:
                 left_size = missing.size - step_size
                 await asyncio.sleep(0)
 
-    async def _copy_throttled(self, missing: _Missing, limit: int) -> None:
+    async def _copy_throttled(self, missing: Missing, limit: int) -> None:
         started_at, before = asyncio.get_running_loop().time(), self.size
         await self._in_thread(partial(self._copy_missing, self._cut(missing, limit), paced=True))
         await self._throttle.spread(self.size - before, started_at)
 
-    def _find_missing(self) -> _Missing:
+    def _find_missing(self) -> Missing:
         """What the copy lacks. Raises Rejected if the move must end."""
         moving = self.log
         if moving.closed:
@@ -287,14 +287,14 @@ class LogMove:
             if segment.base_offset not in self._whole:
                 self._segments[segment.base_offset] = segment
                 is_closed = segment is not segments[-1]
-                parts.append(_Part(segment, segment.size, end_offset, is_closed))
+                parts.append(Part(segment, segment.size, end_offset, is_closed))
         snapshots = dict.fromkeys(f"{offset:020d}.snapshot" for offset in moving.snapshots.offsets)
         copied = set(self._copy.names())
         for name in copied:
             if name.endswith(".snapshot") and name not in snapshots:
                 self._copy.forget(name)
                 stale.append(name)
-        return _Missing(
+        return Missing(
             parts,
             [name for name in snapshots if name not in copied],
             stale,
@@ -328,7 +328,7 @@ class LogMove:
             self._copy.forget(name)
         return stale
 
-    def _copy_missing(self, missing: _Missing, *, paced: bool = False) -> None:
+    def _copy_missing(self, missing: Missing, *, paced: bool = False) -> None:
         """For a thread, or for the loop if it is little. ``paced``: wait for the disk at times."""
         source, copy = self._old_path, self._copy
         copy.remove(missing.stale)
@@ -350,7 +350,7 @@ class LogMove:
                 self._whole.add(part.segment.base_offset)
             self.copied_end = max(self.copied_end, part.end_offset)
 
-    def _cut(self, missing: _Missing, size_max: int) -> _Missing:
+    def _cut(self, missing: Missing, size_max: int) -> Missing:
         """The first ``size_max`` bytes of it."""
         parts = []
         for part in missing.parts:
@@ -365,7 +365,7 @@ class LogMove:
             parts.append(part)
         return missing._replace(parts=parts)
 
-    async def _copy_and_sync(self, missing: _Missing) -> None:
+    async def _copy_and_sync(self, missing: Missing) -> None:
         def copy_and_sync() -> None:
             # Durable before the copy is so complete that it could be taken for the log.
             _write_note(self.log, sync=True)
@@ -401,7 +401,7 @@ class LogMove:
 
     # -- the switch -----------------------------------------------------------------------
 
-    def _switch(self) -> None:
+    def switch(self) -> None:
         """Continue in the copy; no ``await`` since nothing was missing."""
         moving, source = self.log, self.source
         assert self._synced_end is not None
@@ -414,7 +414,7 @@ class LogMove:
         moving.relocate(self.target, self.path, self._synced_end)
         source.offsets.drop(self.topic_partition)
 
-    async def _settle(self) -> None:
+    async def settle(self) -> None:
         try:
             await self._in_thread(
                 partial(self.source.offsets.remove_log_start, self.topic_partition)

@@ -55,6 +55,9 @@ class IndexCache:
         self._size = 0
         self._held: dict[SegmentIndexes, int] = {}
 
+    def __len__(self) -> int:
+        return len(self._held)
+
     def loaded(self, indexes: "SegmentIndexes", size: int) -> None:
         self.forget(indexes)
         self._held[indexes] = size

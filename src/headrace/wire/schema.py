@@ -374,7 +374,7 @@ class _DecoderSource(_Source):
             "ERRORS": (UnicodeDecodeError, OverflowError),
             "new": object.__new__,
             "longer": _longer_uvarint,
-            "uvarint": _read_uvarint,
+            "uvarint": read_uvarint,
             "skip_tags": _skip_tags,
             "SHORT": f"{known.name} version {api_version}, truncated",
             "NULL": f"{known.name} version {api_version} with null in a field that is not nullable",
@@ -575,7 +575,7 @@ def _longer_uvarint(data: Buffer, position: int, first: int) -> tuple[int, int]:
     raise PeerBroken("a varint with more than 5 bytes")
 
 
-def _read_uvarint(data: Buffer, position: int) -> tuple[int, int]:
+def read_uvarint(data: Buffer, position: int) -> tuple[int, int]:
     first = data[position]
     if first < 0x80:
         return first, position + 1
@@ -589,8 +589,8 @@ def _skip_tags(data: Buffer, position: int, first: int) -> int:
         count, position = _longer_uvarint(data, position, first)
     end = len(data)
     for _ in range(count):
-        _, position = _read_uvarint(data, position)
-        size, position = _read_uvarint(data, position)
+        _, position = read_uvarint(data, position)
+        size, position = read_uvarint(data, position)
         position += size
         if position > end:
             raise PeerBroken("a truncated tagged field")

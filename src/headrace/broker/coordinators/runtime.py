@@ -58,7 +58,7 @@ class CoordinatorRuntime(Generic[S]):
         self._codec_setting = codec_setting
         self._writer = ShardWriter(host.appender, self._codec, host.fail)
         self._last_ticket = 0
-        self._deadlines = Deadlines(host.waiting, self._wake)
+        self._deadlines = Deadlines(host.waiting, self.wake)
         self.shards = Shards(host, topic, make_shard, run_effect, self._loaded)
 
     def _codec(self) -> int:
@@ -325,7 +325,7 @@ class CoordinatorRuntime(Generic[S]):
         if deadline is not None and deadline < self._deadlines.next and loaded.is_loaded:
             self._deadlines.arm(deadline, now)
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
         loop = self._host.loop
         give_way_at = loop.time() + _TICK_BUDGET_S
         next_at = NEVER

@@ -47,7 +47,7 @@ class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
             TRANSACTIONS_TOPIC,
             "transaction.state.log.num.partitions",
             self._new_shard,
-            self._carry_out_effect,
+            self.carry_out_effect,
         )
         self._producer_ids = producer_ids
         self._markers = MarkerSender(
@@ -98,7 +98,7 @@ class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
 
     # --- effects -----------------------------------------------------------------
 
-    def _carry_out_effect(self, partition: int, effect: object) -> None:
+    def carry_out_effect(self, partition: int, effect: object) -> None:
         from headrace.core.transactions.effects import DrawProducerId, WriteMarkers
 
         match effect:
