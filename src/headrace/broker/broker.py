@@ -202,7 +202,7 @@ class Broker:
         logs.open_all(self.world.now(), await startup.deleted_topics())
         changes = await startup.run(found_partitions(logs))
         logs.directories.adopt_cluster(self._metadata.current.cluster_id)
-        logs.directories.losses_known()  # there is no other replica that could lead
+        logs.directories.losses_reported()  # there is no other replica that could lead
         controller = ControllerService(changes, parts.dynamic_config, self._metadata, self.world)
         producer_ids = ProducerIds(registry.reserve_producer_ids)
         return self._services(parts, logs, controller, producer_ids, controller.moved, None)
@@ -240,12 +240,12 @@ class Broker:
         )
 
     def _sessions(self, logs: LogManager) -> "Sessions":
-        from headrace.broker.sessions import GivenSessions, ZooKeeperSessions
+        from headrace.broker.sessions import InProcessSessions, ZooKeeperSessions
 
         if self._config.is_on_zookeeper:
             log_dir = Path(self._config.list("log.dirs")[0])
             return ZooKeeperSessions(self._config, self.world.files, log_dir)
-        return GivenSessions(
+        return InProcessSessions(
             lambda: self._open_tree(logs, self.world),
             self._config.int("zookeeper.session.timeout.ms"),
         )
@@ -424,7 +424,7 @@ class Broker:
 
 
 def _refuse_member(logs: LogManager) -> None:
-    """On its own, a node would lead every replica that it has, and take records into each."""
+    """Refuse the logs of a cluster's broker: a standalone node would lead all its replicas."""
     for path in logs.directories.traces_of(ZOOKEEPER_SESSION):
         raise ConfigError(
             f"{path} shows that these logs belong to a broker of a cluster. Set zookeeper.connect, "

@@ -629,7 +629,7 @@ class Log:
     def delete(self) -> None:
         """Mark the partition directory for deletion; its files are removed later."""
         self.abandon()
-        # First: a start that finds only a copy takes it for the log.
+        # The copies first: a start that finds only a copy takes it for the log.
         for copy in sorted(self.copies):
             with suppress(OSError):
                 self.directory.delete_partition(copy, self.topic_partition)

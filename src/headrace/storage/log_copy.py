@@ -21,8 +21,8 @@ from headrace.storage.files import (
 from headrace.world.files import O_CREATE, O_RDONLY, SystemFiles
 
 PIECE_SIZE = 1 << 20
-# Bytes that a paced copy leaves in the page cache. Of a copy of gigabytes the kernel would have so
-# many dirty pages that it blocks every writer: the loop, for a second and more.
+# Bytes that a paced copy may leave unwritten in the page cache. If gigabytes were unwritten, the
+# kernel would block every writer, and so the event loop, for a second or more.
 UNWRITTEN_SIZE_MAX = 16 << 20
 # The last file that a copy gets, with the first fsync of the whole copy: only a copy that has it
 # can have become the log.
@@ -104,7 +104,7 @@ class LogCopy:
     def append(self, source: Path, name: str, size: int | None, *, paced: bool = False) -> None:
         """Copy the missing bytes of a file, up to ``size`` or to its end.
 
-        ``paced``, it waits for the disk at intervals. Raises FileNotFoundError if the file is
+        With ``paced`` it waits for the disk at intervals. Raises FileNotFoundError if the file is
         shorter than ``size``.
         """
         files = self._files

@@ -44,9 +44,9 @@ _log = logging.getLogger("headrace.storage")
 
 AT_ONCE_SIZE_MAX = 1 << 20  # what the loop copies between two requests: about a millisecond
 AT_ONCE_COUNT_MAX = 16  # segments in it
-# Rounds of the thread that found more than half of what the round before did. Then the loop takes
-# part: each further round might take twice as long as the last.
-VAIN_ROUNDS_MAX = 5
+# A round is slow if it finds more than half of what the round before found. After this many the
+# loop takes part, because each further round might take twice as long as the last.
+SLOW_ROUNDS_MAX = 5
 STEP_SIZE_MIN = 4 << 20  # what the loop then copies at a time, at least
 
 
@@ -108,7 +108,7 @@ class LogMove:
         self._cut_count = moving.flusher.cut_count
         self._segments: dict[Offset, Segment] = {}  # those of which something was copied
         self._whole: set[Offset] = set()  # closed ones, copied to their end
-        self._absent: list[Segment] = []  # a thread did not find them as they should be
+        self._absent: list[Segment] = []  # their files are missing or too short
         self._synced_end: Offset | None = None  # all below is fsynced in the copy
         self._given_up = False
         self._copy = LogCopy(self._files, self.path, lambda: self.is_over)
@@ -229,7 +229,7 @@ class LogMove:
 
     async def copy_until_little_is_missing(self) -> Missing:
         """Returns what is missing then; it is complete until the next ``await``."""
-        vain_count = 0
+        slow_count = 0
         size_before: int | None = None
         left_size: int | None = None  # by the last step that the loop did itself
         while True:
@@ -240,16 +240,16 @@ class LogMove:
                 and not missing.stale
             )
             limit = self._throttle.step_size()
-            if is_little and vain_count < VAIN_ROUNDS_MAX and limit != 0:
+            if is_little and slow_count < SLOW_ROUNDS_MAX and limit != 0:
                 return missing
             if limit is not None:
                 await self._copy_throttled(missing, limit)
-            elif vain_count < VAIN_ROUNDS_MAX:
-                is_vain = size_before is not None and not 0 < missing.size <= size_before // 2
-                vain_count += is_vain
+            elif slow_count < SLOW_ROUNDS_MAX:
+                is_slow = size_before is not None and not 0 < missing.size <= size_before // 2
+                slow_count += is_slow
                 size_before = missing.size
                 # A disk that is hardly faster than the load would not bring the end nearer.
-                await self._in_thread(partial(self._copy_missing, missing, paced=not is_vain))
+                await self._in_thread(partial(self._copy_missing, missing, paced=not is_slow))
             else:
                 # More than came since the last step, so that each brings the end nearer.
                 came = 0 if left_size is None else missing.size - left_size
@@ -456,5 +456,5 @@ def _write_note(moving: Log, *, sync: bool) -> None:
     except FileNotFoundError:
         pass  # the log was deleted
     except OSError as error:
-        # Not worth the move: its purpose may be to leave a full disk.
+        # No reason to fail the move, which may be meant to leave a full disk.
         _log.warning("%s: could not record the target of a move: %s", moving.topic_partition, error)

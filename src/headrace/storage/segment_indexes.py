@@ -114,7 +114,7 @@ class SegmentIndexes:
 
     @property
     def path(self) -> str:
-        """Of the segment's log, which tells segments apart."""
+        """The path of the segment's log, which identifies the segment."""
         return self._files.path("log")
 
     @property

@@ -138,7 +138,7 @@ def test_a_move_ends_although_appends_never_pause(disk, between):
         await moving
 
     asyncio.run(run())
-    assert len(turns) > log_move.VAIN_ROUNDS_MAX
+    assert len(turns) > log_move.SLOW_ROUNDS_MAX
     assert read_all(log) == [(n, bytes(BIG)) for n in range(log.log_end)]
     assert disk.restarted(clean=False).log_end == log.log_end
 
@@ -158,7 +158,7 @@ def test_the_loop_takes_part_if_the_target_falls_behind(disk, between):
     between.append(grow)
     moving_log = LogMove(log, other(disk, log))
     asyncio.run(moving_log.copy_until_little_is_missing())
-    assert len(rounds) == 1 + log_move.VAIN_ROUNDS_MAX
+    assert len(rounds) == 1 + log_move.SLOW_ROUNDS_MAX
 
 
 def test_the_loop_copies_little_at_a_time(disk, between, monkeypatch):
@@ -732,7 +732,7 @@ def test_a_throttle_below_the_load_is_not_exceeded(throttled, monkeypatch):
     monkeypatch.setattr(asyncio, "sleep", grow_and_sleep)
     asyncio.run(moving_log.copy_until_little_is_missing())
     sizes = [0, *(size for _, size in noted)]
-    assert len(sizes) > 20 + log_move.VAIN_ROUNDS_MAX
+    assert len(sizes) > 20 + log_move.SLOW_ROUNDS_MAX
     assert all(after - before <= BIG for before, after in pairwise(sizes))
 
 

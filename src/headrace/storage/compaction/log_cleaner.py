@@ -195,7 +195,9 @@ async def clean(log: Log, dirt: DirtyRange, settings: CleanerSettings, now: Mill
     try:
         child = await log.directory.world.jobs.start(_JOB, niceness=_NICENESS)
     except OSError as limit:  # not a fault of the disk
-        raise ChildDied(f"no process to compact {log.topic_partition}: {limit}") from limit
+        raise ChildDied(
+            f"cannot start a process to compact {log.topic_partition}: {limit}"
+        ) from limit
     try:
         done, size_before, size_after = await _follow(log, job, child, cut_count)
     finally:
