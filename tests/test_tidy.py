@@ -223,7 +223,8 @@ TESTED_BY = {
     "unit/storage/compaction/test_log_cleaner": "storage/compaction/job",
     "unit/storage/test_checkpoint": "storage/aborted_transactions storage/leader_epoch_file "
     "storage/snapshots",
-    "unit/storage/test_log": "storage/roll_limits storage/segment_files",
+    "unit/storage/test_index_rebuild": "storage/index_repair",
+    "unit/storage/test_log": "storage/append_refusals storage/roll_limits storage/segment_files",
     "unit/storage/test_log_manager": "storage/checkpointed_offsets storage/directory_names "
     "storage/log_directories "
     "storage/log_loader storage/log_startup",

@@ -222,7 +222,7 @@ class LogManager:
             # Rename the directory first: writing a checkpoint fails on a full disk, and a log that
             # keeps its name would be back after the next start.
             for step in (
-                deleted.delete,
+                partial(_mark_for_deletion, deleted),
                 partial(deleted.directory.offsets.forget, topic_partition),
             ):
                 try:
@@ -357,6 +357,18 @@ class LogManager:
         if self._background is not None:
             self._background.close()
         self.directories.unlock()
+
+
+def _mark_for_deletion(log: Log) -> None:
+    """Release a log and rename its directory; the files are removed later."""
+    log.abandon()
+    # The copies first: a start that finds only a copy takes it for the log.
+    for copy in sorted(log.copies):
+        with suppress(OSError):
+            log.directory.delete_partition(copy, log.topic_partition)
+    log.path = log.directory.delete_partition(
+        log.path, log.topic_partition, log.config.file_delete_delay_ms
+    )
 
 
 def _open_files_max(files: SystemFiles) -> int:

@@ -33,6 +33,7 @@ from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import NO_TOPIC_ID, Offset, TopicPartition
 from headrace.storage import checkpoint
 from headrace.storage.directory_names import MARK_SIZE, NAME_SIZE_MAX, future_name
+from headrace.storage.index_repair import give_up_rebuilds
 from headrace.storage.log import Log
 from headrace.storage.log_copy import LogCopy, mark_incomplete
 from headrace.storage.log_directory import LogDirectory
@@ -411,7 +412,7 @@ class LogMove:
         self._forget_copy()
         # A power failure that brings the old name back would lose what is flushed from now on.
         moving.flusher.renamed((source, self.target))
-        moving.relocate(self.target, self.path, self._synced_end)
+        relocate(moving, self.target, self.path, self._synced_end)
         source.offsets.drop(self.topic_partition)
 
     async def settle(self) -> None:
@@ -435,9 +436,19 @@ class LogMove:
         plain = directory.path / str(self.topic_partition)
         if not moving.closed and moving.path != plain:
             self._files.rename(moving.path, plain)
-            moving.relocate(directory, plain, moving.flusher.recovery_point)
+            relocate(moving, directory, plain, moving.flusher.recovery_point)
             await self._in_thread(partial(self._files.sync_directory, directory.path))
             moving.flusher.renamed(())
+
+
+def relocate(log: Log, directory: LogDirectory, path: Path, recovery_point: Offset) -> None:
+    """Let ``log`` continue in ``path``, which has the same bytes, fsynced to ``recovery_point``."""
+    give_up_rebuilds(log)
+    log.directory, log.path = directory, path
+    log.segments.relocate(str(path))
+    log.snapshots.relocate(str(path))
+    log.epoch_file.relocate(path)
+    log.flusher.relocated(recovery_point)
 
 
 def _name(segment: Segment, suffix: str) -> str:

@@ -15,10 +15,9 @@ from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import LeaderEpoch, Offset, TopicPartition
 from headrace.storage import log_copy, log_move
 from headrace.storage.compaction.swap import replace_segments
-from headrace.storage.log import Log
 from headrace.storage.log_copy import LogCopy
 from headrace.storage.log_flush import LogFlusher
-from headrace.storage.log_move import LogMove
+from headrace.storage.log_move import LogMove, relocate
 from headrace.storage.log_retention import apply_retention, delete_records_before
 from headrace.storage.log_truncation import truncate_to
 from headrace.storage.move_throttle import UNLIMITED, MoveThrottle
@@ -233,13 +232,13 @@ def test_acknowledged_records_are_fsynced_before_the_switch(disk, synced, monkey
     log = disk.log()
     first_name = f"{0:020d}.log"
     switches = []
-    real = Log.relocate
+    real = log_move.relocate
 
     def noted(log, directory, path, recovery_point):
         switches.append((log.flusher.recovery_point, recovery_point, synced.get(path / first_name)))
         real(log, directory, path, recovery_point)
 
-    monkeypatch.setattr(Log, "relocate", noted)
+    monkeypatch.setattr(log_move, "relocate", noted)
 
     async def run():
         moving = asyncio.ensure_future(LogMove(log, other(disk, log)).run())
@@ -293,14 +292,14 @@ def test_flushes_are_postponed_only_until_the_end_of_a_move(disk, between, monke
     log = disk.log()
     append(log, batch(b"a"))
     between.append(lambda: (append(log, batch(b"b")), log.roll(NOW), disk.worker.run()))
-    real = Log.relocate
+    real = log_move.relocate
     are_held = []
 
     def noted(log, *arguments):
         are_held.append(log.flusher.turn.locked())
         real(log, *arguments)
 
-    monkeypatch.setattr(Log, "relocate", noted)
+    monkeypatch.setattr(log_move, "relocate", noted)
     move(disk, log)
     assert are_held == [True, False], "by the switch, not by the rename"
     assert log.flusher.recovery_point == 1
@@ -314,7 +313,7 @@ def test_a_flush_is_repeated_if_the_log_moves_meanwhile(disk, synced):
     log = disk.log()
     append(log, batch(b"a"))
     copy = disk.paths[0] / "orders-9"
-    moves = [lambda: log.relocate(log.directory, shutil.copytree(log.path, copy), Offset(0))]
+    moves = [lambda: relocate(log, log.directory, shutil.copytree(log.path, copy), Offset(0))]
 
     def move_once(directory):
         if moves:
