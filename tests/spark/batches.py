@@ -265,3 +265,13 @@ class Batches:
 def sorted_rows(table: pa.Table) -> list[tuple[Any, ...]]:
     """The rows of a table in a fixed order, to compare them."""
     return sorted((tuple(row.values()) for row in table.to_pylist()), key=repr)
+
+
+def computed_by_duckdb(raw: Mapping[str, pa.Table], query: str) -> pa.Table:
+    """The result of ``query`` over all events, by topic; their column ``at`` is ``time`` there."""
+    with duckdb.connect() as database:
+        database.execute("set timezone = 'UTC'")
+        for topic, rows in raw.items():
+            columns = ["time" if name == "at" else name for name in rows.column_names]
+            database.register(topic.replace("-", "_"), rows.rename_columns(columns))
+        return database.sql(query).to_arrow_table()
