@@ -298,14 +298,13 @@ async def test_a_flood_of_calls_at_the_moment_of_the_cut_does_not_block_the_loop
 
 @in_loop
 async def test_a_tree_closes_at_once_without_a_connection(proxy, connect):
-    async with opened(f"127.0.0.1:{proxy.port}/lost") as tree:
+    async with opened(f"127.0.0.1:{proxy.port}/lost", session_timeout_ms=40_000) as tree:
         events = Events(tree)
         proxy.cut()
         await events.until(SessionEvent.SUSPENDED)
         pending = asyncio.create_task(tree.get("/"))
-        started = time.monotonic()
-        await tree.close()
-        assert time.monotonic() - started < 1
+        async with asyncio.timeout(PATIENCE_SECONDS):  # the session would last longer
+            await tree.close()
         with pytest.raises(SessionLost):
             await pending
 
