@@ -116,7 +116,7 @@ def decoder(message: type[Message] | str, api_version: int) -> Decoder:
     """The decoder of one version of a message. Raises LookupError if there is none."""
     found = _decoders.get((message, api_version))
     if found is None:
-        found = _DecoderSource(*_checked(message, api_version)).compiled()
+        found = DecoderSource(*_checked(message, api_version)).compiled()
         _decoders[message, api_version] = found
     return found
 
@@ -359,7 +359,7 @@ def _struct(codes: str) -> Struct:
     return found
 
 
-class _DecoderSource(_Source):
+class DecoderSource(_Source):
     """Generates a decoder. In its source, ``d`` is the data, ``p`` the position, ``end`` exclusive.
 
     Reading a number or a byte beyond the data raises an error that the ``except`` at the end of the
