@@ -141,6 +141,7 @@ TESTED_BY = {
     "cli/test_cli_topics": "cli/offsets cli/partitions cli/topics cli/topics_delete_records "
     "cli/topics_describe cli/topics_offsets",
     "cli/test_cli_up": "cli/demo_cluster cli/up launch/brokers launch/cluster",
+    "cli/test_cli_verify_replicas": "cli/replica_fetching cli/verification cli/verify_replicas",
     "cli/test_cli_zookeeper": "cli/zookeeper cli/zookeeper_shell",
     "cli/test_cli_transactions": "cli/transaction_requests cli/transactions",
     "clients/test_consumer_protocol": "broker/handlers/consumer_groups",

@@ -41,7 +41,11 @@ SECTIONS = {
         "dump-log": "dump_log",
         "version": "version",
     },
-    "Administer": {"elect-leaders": "elect_leaders", "features": "features"},
+    "Administer": {
+        "elect-leaders": "elect_leaders",
+        "verify-replicas": "verify_replicas",
+        "features": "features",
+    },
     "Measure": {"perf": "perf"},
 }
 COMMANDS = {name: module for section in SECTIONS.values() for name, module in section.items()}
