@@ -137,7 +137,7 @@ TESTED_BY = {
     "cli/test_cli_sql": "cli/sql",
     "cli/test_cli_serve": "cli/daemons cli/demo_job cli/stop cli/version",
     "cli/test_cli_tools": "cli/dump_log cli/perf cli/perf_consume cli/perf_latency "
-    "cli/perf_produce",
+    "cli/perf_produce cli/size",
     "cli/test_cli_topics": "cli/offsets cli/partitions cli/topics cli/topics_delete_records "
     "cli/topics_describe cli/topics_offsets",
     "cli/test_cli_up": "cli/demo_cluster cli/up launch/brokers launch/cluster",

@@ -145,7 +145,16 @@ def _show(
     output.heading(f"Broker {broker_id} at {broker.address}{rack}{role}")
     output.table(
         ["LOG-DIRECTORY", "ERROR", "PARTITIONS", "SIZE", "FREE"],
-        [(one.path, one.error, len(one.partitions), _size(one), one.free) for one in log_dirs],
+        [
+            (
+                one.path,
+                one.error,
+                len(one.partitions),
+                values.readable_size(_size(one)),
+                None if one.free is None else values.readable_size(one.free),
+            )
+            for one in log_dirs
+        ],
     )
     output.line("")
     output.table(["SETTING", "VALUE"], sorted(changed.items()))

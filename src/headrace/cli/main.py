@@ -46,7 +46,7 @@ SECTIONS = {
         "verify-replicas": "verify_replicas",
         "features": "features",
     },
-    "Measure": {"perf": "perf"},
+    "Measure": {"perf": "perf", "size": "size"},
 }
 COMMANDS = {name: module for section in SECTIONS.values() for name, module in section.items()}
 _WITHOUT_TYPER = ("serve", "stop", "zookeeper")

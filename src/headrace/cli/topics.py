@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from confluent_kafka import KafkaError
@@ -13,6 +13,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exports are
 
 from headrace.cli import outcomes, output, partitions, values
 from headrace.cli.client import ANSWER_TIMEOUT_S, Connection
+from headrace.cli.log_dirs import topic_sizes
 from headrace.cli.options import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -109,11 +110,18 @@ def create(
 
 @app.command(
     "list",
-    epilog=examples("headrace topics list", "headrace topics list --names | grep orders"),
+    epilog=examples(
+        "headrace topics list",
+        "headrace topics list --size",
+        "headrace topics list --names | grep orders",
+    ),
 )
 def list_topics(
     names_only: Annotated[
         bool, typer.Option("--names", help="Print only the names, one per line.")
+    ] = False,
+    with_size: Annotated[
+        bool, typer.Option("--size", help="Show the disk usage of all replicas.")
     ] = False,
     internal: Annotated[
         bool, typer.Option("--internal/--no-internal", help="Include internal topics.")
@@ -125,7 +133,7 @@ def list_topics(
 ) -> None:
     """List topics with their partition and replica counts."""
     connection = Connection(bootstrap, settings, client_file)
-    rows = [
+    rows: list[dict[str, object]] = [
         {
             "name": name,
             "partitions": len(topic.partitions),
@@ -134,13 +142,21 @@ def list_topics(
         for name, topic in sorted(connection.metadata().topics.items())
         if internal or not is_internal(name)
     ]
+    if with_size:
+        sizes = topic_sizes(connection)
+        for row in rows:
+            row["size"] = sizes.get(str(row["name"]), 0)
     if format is Format.JSON:
         output.document(rows)
     elif names_only:
         for row in rows:
             output.line(str(row["name"]))
     else:
-        output.table(["NAME", "PARTITIONS", "REPLICAS"], [list(row.values()) for row in rows])
+        for row in rows:
+            if with_size:
+                row["size"] = values.readable_size(cast(int, row["size"]))
+        columns = ["NAME", "PARTITIONS", "REPLICAS", *(["SIZE"] if with_size else [])]
+        output.table(columns, [list(row.values()) for row in rows])
 
 
 app.command(
