@@ -42,6 +42,7 @@ SECTIONS = {
         "version": "version",
     },
     "Administer": {
+        "reassign": "reassign",
         "elect-leaders": "elect_leaders",
         "verify-replicas": "verify_replicas",
         "features": "features",

@@ -25,9 +25,11 @@ from headrace.cli.options import (
     examples,
     noun,
 )
+from headrace.cli.reassignment_tables import parse_rate
 from headrace.cli.topics_delete_records import delete_records
 from headrace.cli.topics_describe import describe
 from headrace.cli.topics_offsets import offsets
+from headrace.cli.topics_replicas import change_factor
 from headrace.core.topics import is_internal
 from headrace.model.errors import ErrorCode
 
@@ -173,13 +175,14 @@ app.command(
     no_args_is_help=True,
     epilog=examples(
         "headrace topics alter orders --partitions 24",
+        "headrace topics alter orders --replication-factor 3 --throttle 50M",
         "headrace configs set topic orders retention.ms=86400000    # to change settings",
     ),
 )
 def alter(
     name: Annotated[str, typer.Argument(metavar="TOPIC", hidden=True)],
     count: Annotated[
-        int,
+        int | None,
         typer.Option(
             "-p",
             "--partitions",
@@ -187,15 +190,46 @@ def alter(
             help="New number of partitions; cannot be reduced.",
             min=1,
         ),
-    ],
+    ] = None,
+    factor: Annotated[
+        int | None,
+        typer.Option(
+            "-r",
+            "--replicas",
+            "--replication-factor",
+            metavar="N",
+            help="New number of replicas per partition. Waits until they are in sync.",
+            min=1,
+        ),
+    ] = None,
+    throttle: Annotated[
+        str | None,
+        typer.Option(
+            "--throttle",
+            metavar="BYTES",
+            show_default="unlimited",
+            help="With --replication-factor: bytes per second that each broker copies.",
+        ),
+    ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Add partitions to a topic. Most keys then map to another partition."""
-    connection = Connection(bootstrap, settings, client_file)
+    """Add partitions to a topic, or change the number of replicas.
 
+    With more partitions, most keys map to another partition.
+    """
+    if (count is None) == (factor is None):
+        raise values.wrong("give one of --partitions and --replication-factor")
+    connection = Connection(bootstrap, settings, client_file)
+    if factor is not None:
+        change_factor(connection, name, factor, parse_rate(throttle), format)
+    elif count is not None:
+        _add_partitions(connection, name, count, format)
+
+
+def _add_partitions(connection: Connection, name: str, count: int, format: Format) -> None:
     def grow(dry_run: bool) -> outcomes.Outcome:
         found = _outcomes(
             connection,
