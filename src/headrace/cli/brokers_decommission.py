@@ -18,6 +18,7 @@ from headrace.cli.options import (
 )
 from headrace.cli.reassignment_plan import (
     Assignment,
+    Move,
     NotEnoughBrokers,
     Partition,
     without_broker,
@@ -25,6 +26,7 @@ from headrace.cli.reassignment_plan import (
 from headrace.cli.reassignment_requests import Snapshot, names, snapshot
 from headrace.cli.reassignment_tables import as_document, parse_rate, show_moves
 from headrace.cli.stop import run as stop_broker
+from headrace.client.cluster import Cluster
 
 # Topics that are created meanwhile may get replicas on the broker: these are moved in another
 # round.
@@ -73,36 +75,45 @@ def decommission(
     stopped at the end; otherwise stop it on its machine.
     """
     rate = parse_rate(throttle)
-    moved: list[dict[str, object]] = []
-    left: list[Partition] = []
     with open_cluster(Connection(bootstrap, settings, client_file)) as cluster:
         now = snapshot(cluster)
         if broker_id not in {*now.view.brokers, *now.view.missing_brokers}:
             raise no_such_broker(str(broker_id), map(str, now.view.brokers))
-        for _ in range(_ROUNDS_MAX):
-            now = snapshot(cluster)
-            targets, left = _targets(now, broker_id, force)
-            todo = reassignment_run.planned(cluster, now, targets)
-            if dry_run:
-                show_moves(todo, format)
-                return
-            if not todo:
-                break
-            reassignment_run.run_moves(
-                cluster, now, todo, rate, waits=True, how_to_cancel="headrace reassign cancel --all"
-            )
-            moved += map(as_document, todo)
+        if dry_run:
+            targets, _ = _targets(now, broker_id, force)
+            show_moves(reassignment_run.planned(cluster, now, targets), format)
+            return
+        moved, left = _move_away(cluster, broker_id, rate, force)
     _stop(broker_id, server_file)
     if format is Format.JSON:
         output.document(
             {
                 "broker": broker_id,
-                "moves": moved,
+                "moves": list(map(as_document, moved)),
                 "left": [{"topic": topic, "partition": number} for topic, number in left],
             }
         )
     else:
         _report(broker_id, moved, left, server_file)
+
+
+def _move_away(
+    cluster: Cluster, broker_id: int, rate: int | None, force: bool
+) -> tuple[list[Move], list[Partition]]:
+    """Move everything, until nothing is left but what cannot move."""
+    moved: list[Move] = []
+    left: list[Partition] = []
+    for _ in range(_ROUNDS_MAX):
+        now = snapshot(cluster)
+        targets, left = _targets(now, broker_id, force)
+        todo = reassignment_run.planned(cluster, now, targets)
+        if not todo:
+            break
+        reassignment_run.run_moves(
+            cluster, now, todo, rate, waits=True, how_to_cancel="headrace reassign cancel --all"
+        )
+        moved += todo
+    return moved, left
 
 
 def _report(

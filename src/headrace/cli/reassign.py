@@ -26,6 +26,7 @@ from headrace.cli.reassignment_files import document, read_reassignment, read_to
 from headrace.cli.reassignment_plan import (
     Assignment,
     NotEnoughBrokers,
+    Partition,
     spread,
 )
 from headrace.cli.reassignment_requests import (
@@ -128,20 +129,8 @@ def generate(
     names = read_topics(topics_file) if topics_file is not None else topics
     with open_cluster(Connection(bootstrap, settings, client_file)) as cluster:
         now = snapshot(cluster)
-    allowed = values.numbers(brokers, "--brokers") if brokers else list(now.view.brokers)
-    for broker in allowed:
-        if broker not in now.view.brokers:
-            live = ", ".join(map(str, now.view.brokers))
-            raise output.CommandFailed(
-                f"--brokers: broker {broker} is not registered. Live brokers: {live}"
-            )
-    existing = {topic for topic, _ in now.assigned}
-    for name in names or ():
-        if name not in existing:
-            raise output.CommandFailed(
-                f"topic {name} does not exist; 'headrace topics list' lists the topics"
-            )
-    chosen = [one for one in now.assigned if names is None or not names or one[0] in names]
+    allowed = _allowed(now, brokers)
+    chosen = _chosen(now, names)
     racks = dict.fromkeys(now.racks) if ignore_racks else now.racks
     try:
         targets = spread(now.assigned, chosen, allowed, racks, factor=factor)
@@ -376,6 +365,29 @@ def list_moves(
         )
     else:
         output.line("No moves are in progress")
+
+
+def _allowed(now: Snapshot, text: str) -> list[int]:
+    """The live brokers that ``--brokers`` names; without it, all."""
+    found = values.numbers(text, "--brokers") if text else list(now.view.brokers)
+    for broker in found:
+        if broker not in now.view.brokers:
+            raise output.CommandFailed(
+                f"--brokers: broker {broker} is not registered. Live brokers: "
+                f"{numbers(now.view.brokers)}"
+            )
+    return found
+
+
+def _chosen(now: Snapshot, names: list[str] | None) -> list[Partition]:
+    """The partitions of these topics; of all topics without names."""
+    existing = {topic for topic, _ in now.assigned}
+    for name in names or ():
+        if name not in existing:
+            raise output.CommandFailed(
+                f"topic {name} does not exist; 'headrace topics list' lists the topics"
+            )
+    return [one for one in now.assigned if not names or one[0] in names]
 
 
 @contextlib.contextmanager
