@@ -73,8 +73,8 @@ def register(root: typer.Typer) -> None:
 
 
 @app.command(
-    no_args_is_help=True,
     epilog=examples(
+        "headrace reassign generate > moves.json",
         "headrace reassign generate --brokers 1-4 > moves.json",
         "headrace reassign generate orders users --brokers 2,3,4 > moves.json",
         "headrace reassign generate --topics-file topics.json --brokers 1-4 > moves.json",
