@@ -58,7 +58,7 @@ def test_a_dead_broker_is_emptied(headrace, cluster):
     cluster.kill(3)
     wait_until(lambda: "offline" in headrace("brokers", "list").out)
     wait_until(lambda: headrace("topics", "describe", "--unavailable").lines[1:] == [])
-    headrace("brokers", "decommission", "3")
+    headrace("brokers", "decommission", "3", "--throttle", "100M")
     wait_until(lambda: replicas_on(headrace, 3) == 0)
     headrace("cluster", "health")
     cluster.restart(3)

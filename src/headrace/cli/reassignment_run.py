@@ -86,10 +86,10 @@ def planned(cluster: Cluster, cluster_now: Snapshot, targets: Assignment) -> lis
     return moves(cluster_now.assigned, targets, sizes.of_leader(cluster_now.view))
 
 
-def begin(cluster: Cluster, todo: list[Move], rate: int | None) -> None:
+def begin(cluster: Cluster, now: Snapshot, todo: list[Move], rate: int | None) -> None:
     """Throttle the moves and begin them. If one is refused, none of them stays begun."""
     if rate is not None:
-        throttle(cluster, todo, rate)
+        throttle(cluster, todo, rate, now.view.brokers)
     refused = alter_reassignments(
         cluster, {(move.topic, move.partition): move.target for move in todo}
     )
@@ -129,7 +129,7 @@ def run_moves(
     if begun and rate is not None:
         set_rate(cluster, now.view.brokers, rate)
     if fresh:
-        begin(cluster, fresh, rate)
+        begin(cluster, now, fresh, rate)
     if not waits:
         return False
     completed = wait(cluster, todo, how_to_cancel=how_to_cancel)

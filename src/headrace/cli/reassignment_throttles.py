@@ -5,7 +5,7 @@ the rate. A leader sends to the replicas that are added no faster than the rate,
 faster. Replicas in sync are not throttled.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from headrace.cli.client import code_name
 from headrace.cli.cluster_view import read_topic_settings
@@ -23,8 +23,8 @@ _RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.r
 Changes = Sequence[tuple[str, str | None]]  # a setting and its value; None restores the default
 
 
-def throttle(cluster: Cluster, moves: Iterable[Move], rate: int) -> None:
-    """Limit the moves to ``rate`` bytes per second and broker."""
+def throttle(cluster: Cluster, moves: Iterable[Move], rate: int, live: Container[int]) -> None:
+    """Limit the moves to ``rate`` bytes per second and broker; only ``live`` brokers copy."""
     leaders: dict[str, list[str]] = {}
     followers: dict[str, list[str]] = {}
     brokers: set[int] = set()
@@ -33,7 +33,7 @@ def throttle(cluster: Cluster, moves: Iterable[Move], rate: int) -> None:
         followers.setdefault(move.topic, []).extend(f"{move.partition}:{b}" for b in move.added)
         brokers.update(move.current, move.target)
     existing = read_topic_settings(cluster, sorted(leaders), [LEADER_REPLICAS, FOLLOWER_REPLICAS])
-    for broker in sorted(brokers):
+    for broker in sorted(broker for broker in brokers if broker in live):
         _change_broker(cluster, broker, [(name, str(rate)) for name in _RATES])
     for topic, replicas in leaders.items():
         before = {setting.name: setting.value or "" for setting in existing.get(topic, ())}
@@ -80,7 +80,7 @@ def _change_topic(cluster: Cluster, topic: str, changes: Changes) -> None:
 
 
 def _change_broker(cluster: Cluster, broker: int, changes: Changes) -> None:
-    """A broker changes its own settings. One that is down is not throttled either."""
+    """A broker changes its own settings."""
     request = _request(ResourceType.BROKER, str(broker), changes)
     try:
         answer = cluster.ask(broker, request, m.IncrementalAlterConfigsResponse)
