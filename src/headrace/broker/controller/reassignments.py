@@ -8,8 +8,8 @@
 
 Both writes are one each: the topic's node and the states, where Kafka writes one after the other.
 A term that ends after the first leaves the move in the topic's node, and the next term continues.
-A removed replica that is not told, because its broker or the controller died, stops as soon as its
-broker hears of the new replicas, and is set aside at the broker's next start.
+A removed replica that is not told, because the controller died, goes as soon as its broker hears of
+the new replicas. A broker that was down sets it aside at its next start.
 
 Other programs write their requests into one node, which has all moves that are not done yet.
 """

@@ -19,6 +19,7 @@ from headrace.wire.fetch import FetchedPartition
 
 if TYPE_CHECKING:
     from headrace.broker.replication.replica_manager import ReplicaManager
+    from headrace.broker.replication.throttles import Throttle
 
 _ANY_REPLICA_SINCE = 11  # earlier consumers know the leader only
 # With these errors the response tells who leads (KIP-951).
@@ -200,13 +201,20 @@ class FetchReads:
             return FetchedPartition(want.partition, 0, diverging=diverging)
         log = replica.log
         found: FileSlice | None = None
-        if want.fetch_offset < log.log_end and (size_max > 0 or at_least_one):
+        throttle = self._replicas.leader_throttle if replica.is_throttled_as_leader else None
+        if (
+            want.fetch_offset < log.log_end
+            and (size_max > 0 or at_least_one)
+            and not (throttle is not None and _is_held_back(throttle, replica, follower))
+        ):
             try:
                 found = log.read(
                     Offset(want.fetch_offset), size_max, log.log_end, at_least_one=at_least_one
                 )
             except (Corrupt, OSError) as problem:
                 raise replica.unreadable(problem) from problem
+            if throttle is not None and found is not None:
+                throttle.record(found.size)
         return FetchedPartition(
             want.partition,
             0,
@@ -230,3 +238,8 @@ class FetchReads:
             log.log_start,
             log.log_end,
         )
+
+
+def _is_held_back(throttle: "Throttle", replica: Replica, follower: Follower) -> bool:
+    leadership = replica.require_leadership()
+    return follower.broker_id not in leadership.isr and throttle.is_exceeded
