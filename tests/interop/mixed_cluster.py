@@ -7,9 +7,13 @@ by one of the other kind on the same data.
 import os
 import signal
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 from typing import Any
+
+from confluent_kafka.admin import NewTopic
+from kazoo.exceptions import NoNodeError
 
 from bench import apache_kafka
 from headrace.client.blocking import Connection
@@ -67,6 +71,10 @@ _SETTINGS = {
 _START_S = 90
 _STOP_S = 60
 _EXPIRY_S = 60
+_ELECTIONS = 30
+_CLIENT_ID = "mixed-cluster"
+
+NO_CONFIG: Mapping[str, str] = {}
 
 
 class KafkaMember:
@@ -142,7 +150,7 @@ class KafkaMember:
 
 def _answers(host: str, port: int) -> bool:
     try:
-        with Connection(host, port, client_id="mixed-cluster", versions={}) as connection:
+        with Connection(host, port, client_id=_CLIENT_ID, versions={}) as connection:
             request = m.ApiVersionsRequest()
             connection.request(request, m.ApiVersionsResponse, api_version=API_VERSIONS_VERSION)
     except Disconnected:
@@ -176,6 +184,15 @@ class _BothKinds(Processes):
         if not data.exists():
             self._first_starts.append(broker_id)
         return KafkaMember({"zookeeper.connect": self.connect_of(broker_id), **settings}, data)
+
+    def end_term(self) -> None:
+        """Delete the node of the controller, and wait for the next one."""
+        epoch = self.read(paths.CONTROLLER_EPOCH)
+        with suppress(NoNodeError):
+            self._zookeeper().delete(paths.CONTROLLER)
+        wait_until(
+            lambda: self.read(paths.CONTROLLER_EPOCH) != epoch and self.read(paths.CONTROLLER)
+        )
 
     def _is_registered(self, broker_id: int) -> bool:
         return self.read(paths.broker(BrokerId(broker_id))) is not None
@@ -217,3 +234,54 @@ class MixedCluster(Cluster):
     def read(self, path: str) -> bytes | None:
         """The value of a node of the coordination tree."""
         return self._of_both.read(path)
+
+    def make_controller(self, kind: Kind) -> int:
+        """Delete the controller's node, as operators do, until a broker of this kind has it."""
+        for _ in range(_ELECTIONS):
+            if self.kind(controller := self.controller_id()) is kind:
+                # Stock admin clients do not retry NOT_CONTROLLER.
+                wait_until(lambda n=controller: self._all_know_controller(n))
+                return controller
+            self._of_both.end_term()
+        raise AssertionError(f"no {kind.value} broker was elected in {_ELECTIONS} elections")
+
+    def _all_know_controller(self, controller: int) -> bool:
+        known = set()
+        for broker in self.brokers:
+            host, _, port = broker.bootstrap_servers.rpartition(":")
+            with Connection(host, int(port), client_id=_CLIENT_ID, versions={}) as connection:
+                request = m.MetadataRequest(topics=[])
+                answer = connection.request(request, m.MetadataResponse, api_version=12)
+            known.add(answer.controller_id)
+        return known == {controller}
+
+    def leader_kind(self, topic: str, partition: int = 0) -> Kind:
+        return self.kind(self.leader_of(topic, partition))
+
+    def create(
+        self, topic: str, first: Kind, *, partitions: int = 1, config: Mapping[str, str] = NO_CONFIG
+    ) -> None:
+        """A topic with all replicas, led by one kind, and by the other kind if that one stops."""
+        other = next(kind for kind in Kind if kind is not first)
+        leader, *rest = self.ids(first)
+        next_leader, *others = self.ids(other)
+        assignment = [[leader, next_leader, *rest, *others]] * partitions
+        new = NewTopic(topic, partitions, replica_assignment=assignment, config=dict(config))
+        admin = self._admin()  # its answers end with it
+        admin.create_topics([new])[topic].result()
+        for partition in range(partitions):
+            assert self.leader_kind(topic, partition) is first
+
+    def address(self, broker_id: int) -> str:
+        return self.brokers[broker_id].bootstrap_servers
+
+    def log_bytes(self, broker_id: int, topic: str, partition: int = 0) -> bytes:
+        """What a replica has on disk."""
+        directory = self.brokers[broker_id].data / f"{topic}-{partition}"
+        return b"".join(file.read_bytes() for file in sorted(directory.glob("*.log")))
+
+    def wait_level(self, topic: str, partition: int = 0) -> None:
+        """Wait until all replicas have the same bytes."""
+        self.wait_in_sync(topic)
+        ids = [broker.broker_id for broker in self.brokers]
+        wait_until(lambda: len({self.log_bytes(each, topic, partition) for each in ids}) == 1)
