@@ -8,7 +8,7 @@ controller's StopReplica deletes files. The log directory of every partition is 
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from headrace.coordination.registry import Registry
@@ -223,6 +223,11 @@ class MemberDirectories:
             gone = [_topic(name, topic_id, ()) for name, topic_id in topics.items()]
             nothing: dict[TopicId, set[str]] = {topic.topic_id: set() for topic in gone}
             self._record(lambda: self._assignment.decide_forgotten(gone, nothing))
+
+    def left(self, topic: str, topic_id: TopicId, partitions: Collection[int]) -> None:
+        """This broker has deleted these partitions, and still has others of the topic."""
+        state = _topic(topic, topic_id, ())
+        self._record(lambda: self._assignment.decide_left(state, partitions))
 
     def _record(self, decide: Callable[[], AssignmentChange]) -> None:
         self._tasks.spawn(self._record_in_turn(decide))

@@ -29,7 +29,7 @@ from headrace.coordination.writer import Writer
 from headrace.core.controller import NEW_PARTITION, ChangePartition
 from headrace.model.cluster_metadata import TopicState
 from headrace.model.errors import ErrorCode, Fenced, Rejected
-from headrace.model.ids import BrokerId, ControllerEpoch, TopicPartition
+from headrace.model.ids import BrokerId, ControllerEpoch, TopicPartition, ZkVersion
 
 # Behind one check of the controller epoch. ZooKeeper limits a request to 1 MiB.
 OPERATIONS_PER_WRITE_MAX = 200
@@ -150,6 +150,14 @@ class TermStore:
                 ErrorCode.REQUEST_TIMED_OUT,
                 f"The topic {topic.name} was changed at the same time. Retry the request.",
             ) from conflict
+
+    async def replace_reassignment_request(
+        self, targets: Mapping[TopicPartition, Sequence[BrokerId]], expected: ZkVersion
+    ) -> None:
+        """What is left of another program's request; delete it if nothing is."""
+        path = paths.REASSIGN_PARTITIONS
+        value = values.encode_reassignment(targets)
+        await self.write([Set(path, value, expected) if targets else Delete(path, expected)])
 
     async def request_deletion(self, name: str) -> None:
         with suppress(NodeExists):  # a tool was first

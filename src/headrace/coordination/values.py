@@ -244,10 +244,12 @@ def encode_reassignment(targets: Mapping[TopicPartition, Sequence[BrokerId]]) ->
 def decode_reassignment(value: bytes) -> dict[TopicPartition, tuple[BrokerId, ...]]:
     try:
         return {
-            TopicPartition(entry["topic"], entry["partition"]): tuple(entry["replicas"])
+            TopicPartition(str(entry["topic"]), int(entry["partition"])): tuple(
+                BrokerId(int(broker)) for broker in entry["replicas"]
+            )
             for entry in _load(paths.REASSIGN_PARTITIONS, value)["partitions"]
         }
-    except (KeyError, TypeError) as error:
+    except (KeyError, ValueError, TypeError) as error:
         raise _unreadable(paths.REASSIGN_PARTITIONS, error) from error
 
 

@@ -17,6 +17,7 @@ from headrace.broker.controller.cluster_topics import ClusterTopics
 from headrace.broker.controller.deletions import Deletions
 from headrace.broker.controller.events import Events
 from headrace.broker.controller.leaders import Leaders
+from headrace.broker.controller.reassignments import Reassignments
 from headrace.broker.controller.term import Term
 from headrace.broker.controller.tree_notices import TreeNotices
 from headrace.broker.metadata.dynamic_config import DynamicConfig
@@ -85,6 +86,7 @@ class ClusterController:
         )
         self._deletions = Deletions(self.term, self._events, dynamic_config, tasks)
         self._leaders = Leaders(self.term, dynamic_config)
+        self.reassignments = Reassignments(self.term, self._events)
         self._notices = TreeNotices(self.term, self._events, self._leaders)
         self._changed_topics: dict[str, None] = {}
         self._failed: list[tuple[BrokerId, list[TopicPartition]]] = []
@@ -115,6 +117,8 @@ class ClusterController:
         for event in (
             self._topics.elect_first_leaders,
             self._deletions.proceed,
+            self.reassignments.read_requests,
+            self.reassignments.proceed,
             *self._notices.all,
         ):
             self._events.post(event)
@@ -144,6 +148,7 @@ class ClusterController:
             )
 
         changed = await term.change(list(controller.states()), repair)
+        await self.reassignments.resume()
         await self._check_features(brokers.values())
         for entry in brokers.values():
             term.channels.open(entry, first=())
@@ -229,6 +234,7 @@ class ClusterController:
                 len(changed),
             )
         self._post(self._deletions.proceed)
+        self._post(self.reassignments.proceed)
 
     def _open_channels(self, came: Iterable[BrokerEntry]) -> None:
         for entry in came:
@@ -256,6 +262,7 @@ class ClusterController:
             names = await self._registry.watched.delete_requests(self._deletions_fired)
             await self._deletions.requested(names)
         await self._deletions.proceed()
+        self._post(self.reassignments.proceed)
 
     def _replicas_failed(self, broker_id: BrokerId, failed: list[TopicPartition]) -> None:
         self._failed.append((broker_id, failed))
@@ -312,6 +319,7 @@ class ClusterController:
             topics = [answer for answer in answers if isinstance(answer, TopicState)]
             await self._deletions.request(topics)
         self._post(self._deletions.proceed)
+        self._post(self.reassignments.proceed)
         await self._deletions.settled([topic.name for topic in topics], timeout_s)
         return answers
 
@@ -320,15 +328,13 @@ class ClusterController:
     ) -> list[Rejected | None]:
         return await self._leaders.elect(topic_partitions, unclean=unclean)
 
-    def check_reassignment(
-        self, topic_partition: TopicPartition, replicas: Sequence[BrokerId] | None
-    ) -> None:
-        elections.check_reassignment(self.controller, topic_partition, replicas)
-
     async def alter_isr(
         self, broker_id: BrokerId, broker_epoch: int, proposals: Sequence[IsrProposal]
     ) -> list[PartitionState | Rejected]:
-        return await self._leaders.alter_isr(broker_id, broker_epoch, proposals)
+        answers = await self._leaders.alter_isr(broker_id, broker_epoch, proposals)
+        if any(isinstance(each, PartitionState) and each.is_reassigning for each in answers):
+            self._post(self.reassignments.proceed)
+        return answers
 
     async def shut_down(self, broker_id: BrokerId, broker_epoch: int) -> list[TopicPartition]:
         return await self._leaders.shut_down(broker_id, broker_epoch)

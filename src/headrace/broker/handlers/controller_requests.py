@@ -26,7 +26,13 @@ from headrace.coordination.tree import SessionLost
 from headrace.core.topics import is_internal
 from headrace.model.cluster_metadata import PartitionState
 from headrace.model.errors import ErrorCode
-from headrace.model.ids import BrokerId, LeaderEpoch, TopicId, TopicPartition
+from headrace.model.ids import (
+    NO_LEADER_EPOCH,
+    BrokerId,
+    LeaderEpoch,
+    TopicId,
+    TopicPartition,
+)
 from headrace.model.settings.resources import ResourceType
 from headrace.wire import messages as m
 
@@ -183,10 +189,30 @@ async def update_metadata(
                 broker.replicas.live_brokers_changed(changed)
             else:
                 broker.replicas.live_brokers_changed(broker.replicas.leading())
+            _stop_unassigned(broker, request)
             for name in removed_topics(request):
                 broker.dynamic_config.remember(ResourceType.TOPIC, name, {})
             broker.membership.metadata_received()
     return m.UpdateMetadataResponse(error_code=refusal)
+
+
+def _stop_unassigned(broker: Needs, request: m.UpdateMetadataRequest) -> None:
+    """Stop replicas that were reassigned, if no StopReplica came: the controller died before.
+
+    The files stay, because only StopReplica deletes files. The next start sets them aside.
+    """
+    for topic in request.topic_states:
+        for each in topic.partition_states:
+            replica = broker.replicas.get(topic.topic_name, each.partition_index)
+            if (
+                replica is not None
+                and replica.topic_id == topic.topic_id
+                and each.leader_epoch > replica.partition.leader_epoch
+                and broker.replicas.broker_id not in each.replicas
+            ):
+                # Without an epoch: the StopReplica of Kafka's controller may have an earlier one.
+                broker.replicas.stop_replica(replica.topic_partition, NO_LEADER_EPOCH, delete=False)
+                _roles_changed(broker, [topic.topic_name])
 
 
 # --- StopReplica
@@ -219,10 +245,21 @@ async def stop_replica(
                 broker.waiting.serve()
                 await asyncio.sleep(0)
         _roles_changed(broker, [topic.topic_name for topic in request.topic_states])
-        broker.member_directories.forget(
-            {name: i for name, i in topic_ids.items() if not broker.replicas.of_topic(name)}
-        )
+        _forget_directories(broker, request, topic_ids)
     return response(partition_errors=errors)
+
+
+def _forget_directories(
+    broker: Needs, request: m.StopReplicaRequest, topic_ids: dict[str, TopicId]
+) -> None:
+    directories = broker.member_directories
+    directories.forget(
+        {name: i for name, i in topic_ids.items() if not broker.replicas.of_topic(name)}
+    )
+    for topic in request.topic_states:
+        deleted = {each.partition_index for each in topic.partition_states if each.delete_partition}
+        if deleted and broker.replicas.of_topic(topic.topic_name):
+            directories.left(topic.topic_name, topic_ids[topic.topic_name], deleted)
 
 
 def _ids_of_hosted(broker: Needs, request: m.StopReplicaRequest) -> dict[str, TopicId]:
