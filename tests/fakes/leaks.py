@@ -23,8 +23,11 @@ def nothing_left_behind() -> Iterator[None]:
 
 
 def _of_session(thread: threading.Thread) -> bool:
-    """A broker shared by a session starts its workers in whichever test first needs them."""
-    return thread.name.startswith(("asyncio_", "headrace"))
+    """A broker shared by a session starts its workers in whichever test first needs them.
+
+    pytest's timeout of the last test still runs when what a module shares is closed.
+    """
+    return thread.name.startswith(("asyncio_", "headrace", "pytest_timeout"))
 
 
 def _children() -> set[str]:

@@ -47,7 +47,7 @@ MIXTURES = {
 }
 
 # Three brokers of Kafka must fit beside everything else on a small machine.
-_JVM = (
+KAFKA_JVM = (
     "-Xms64m",
     "-Xmx256m",
     "-XX:+UseSerialGC",
@@ -55,7 +55,7 @@ _JVM = (
     "-Xshare:auto",
     "-Djava.awt.headless=true",
 )
-_SMALL_KAFKA = {
+SMALL_KAFKA = {
     "num.network.threads": "2",
     "num.io.threads": "3",
     "background.threads": "2",
@@ -63,7 +63,7 @@ _SMALL_KAFKA = {
     "log.cleaner.dedupe.buffer.size": str(4 << 20),
 }
 # A busy machine stops a JVM longer than the test kit's second.
-_SETTINGS = {
+SETTINGS = {
     "zookeeper.session.timeout.ms": "3000",
     "replica.lag.time.max.ms": "2000",
     "auto.leader.rebalance.enable": "false",
@@ -83,7 +83,7 @@ class KafkaMember:
     def __init__(self, settings: Mapping[str, str], data: Path) -> None:
         self.host = "127.0.0.1"
         self.port = int(settings["listeners"].rpartition(":")[2]) or free_port()
-        self._settings = dict(settings) | _SMALL_KAFKA
+        self._settings = dict(settings) | SMALL_KAFKA
         self._settings["listeners"] = f"PLAINTEXT://{self.host}:{self.port}"
         self._data = data
         self._child: Child | None = None
@@ -98,7 +98,14 @@ class KafkaMember:
         properties = self._data.with_name(f"{self._data.name}.properties")
         write_properties(properties, self._settings)
         jars = apache_kafka.jars(apache_kafka.LAST_WITH_ZOOKEEPER)
-        command = [str(java.find_java()), *_JVM, "-cp", f"{jars}/*", "kafka.Kafka", str(properties)]
+        command = [
+            str(java.find_java()),
+            *KAFKA_JVM,
+            "-cp",
+            f"{jars}/*",
+            "kafka.Kafka",
+            str(properties),
+        ]
         log = self._data.with_name(f"{self._data.name}.out")
         self._child = Child(["nice", "-n", "5", *command], log)
 
@@ -106,7 +113,7 @@ class KafkaMember:
         def is_up() -> bool:
             if self.child.exit_status is not None:
                 raise BrokerFailed(f"Kafka ended at start:\n{self.child.last_lines()}")
-            return _answers(self.host, self.port)
+            return answers(self.host, self.port)
 
         try:
             wait_until(is_up, _START_S)
@@ -148,7 +155,7 @@ class KafkaMember:
         raise NotImplementedError("Kafka cannot be delayed")
 
 
-def _answers(host: str, port: int) -> bool:
+def answers(host: str, port: int) -> bool:
     try:
         with Connection(host, port, client_id=_CLIENT_ID, versions={}) as connection:
             request = m.ApiVersionsRequest()
@@ -204,7 +211,7 @@ class MixedCluster(Cluster):
     def __init__(
         self, kinds: Sequence[Kind], data: Path, *, config: Mapping[str, Any] | None = None
     ) -> None:
-        super().__init__(len(kinds), process=True, data=data, config=_SETTINGS | dict(config or {}))
+        super().__init__(len(kinds), process=True, data=data, config=SETTINGS | dict(config or {}))
         self._kinds = kinds
         self._both: _BothKinds | None = None
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 import pytest
-from confluent_kafka import Consumer, ElectionType, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -81,8 +81,10 @@ def restart_leader(cluster: MixedCluster, topic: str) -> None:
 
 def elect_preferred_leaders(cluster: MixedCluster) -> None:
     """Spread the leaderships again, also those of the internal topics."""
-    tool = admin(cluster)  # its answers end with it
-    tool.elect_leaders(ElectionType.PREFERRED, request_timeout=LIMIT_S).result()
+    request = m.ElectLeadersRequest(election_type=0, topic_partitions=None, timeout_ms=60_000)
+    with RawClient(cluster.address(cluster.controller_id())) as client:
+        answer = client.ask(ApiKey.ELECT_LEADERS, 2, request)
+    assert answer.error_code == ErrorCode.NONE
 
 
 def produce(cluster: MixedCluster, topic: str, sent: Sequence[str], **settings: object) -> None:
@@ -177,7 +179,7 @@ def test_a_former_leader_cuts_off_what_an_unclean_leader_of_the_other_kind_lacks
     leader, follower = cluster.ids(kind)[0], cluster.ids(other(kind))[0]
     config = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
     new = NewTopic(topic, 1, replica_assignment=[[leader, follower]], config=config)
-    tool = admin(cluster)
+    tool = admin(cluster)  # its answers end with it
     tool.create_topics([new])[topic].result()
     cluster.wait_in_sync(topic)
     produce(cluster, topic, ["both"] * 20)
