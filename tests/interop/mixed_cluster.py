@@ -64,8 +64,9 @@ SMALL_KAFKA = {
 }
 # A busy machine stops a JVM longer than the test kit's second.
 SETTINGS = {
-    "zookeeper.session.timeout.ms": "3000",
-    "replica.lag.time.max.ms": "2000",
+    "zookeeper.session.timeout.ms": "6000",
+    "zookeeper.connection.timeout.ms": "60000",
+    "replica.lag.time.max.ms": "4000",
     "auto.leader.rebalance.enable": "false",
 }
 _START_S = 90
@@ -182,7 +183,7 @@ class _BothKinds(Processes):
         data: Path,
     ) -> Member:
         if self.kinds[broker_id] is Kind.HEADRACE:
-            for other in self._first_starts:
+            for other in set(self._first_starts) - {broker_id}:
                 wait_until(lambda n=other: self._is_registered(n), _START_S)
             self._first_starts = []
             return super().member(broker_id, settings, impairments, data)

@@ -22,7 +22,7 @@ from tests.history.history import History
 from tests.history.stock_clients import StockClients
 
 from . import records
-from .mixed_cluster import KAFKA_JVM, SETTINGS, SMALL_KAFKA, answers
+from .mixed_cluster import KAFKA_JVM, SMALL_KAFKA, answers
 
 PAGE = Path(__file__).parents[2] / "docs" / "migration.md"
 PARTITIONS = 2
@@ -63,7 +63,6 @@ class Machines:
             write_properties(
                 own / "server.properties",
                 {
-                    **SETTINGS,
                     **SMALL_KAFKA,
                     "broker.id": str(broker_id),
                     "listeners": f"PLAINTEXT://{member.address}",
@@ -73,6 +72,7 @@ class Machines:
                     "offsets.topic.num.partitions": "4",
                     "transaction.state.log.num.partitions": "4",
                     "group.initial.rebalance.delay.ms": "0",
+                    "auto.leader.rebalance.enable": "false",
                 },
             )
         self.bootstrap_servers = ",".join(member.address for member in self.brokers)
@@ -166,9 +166,7 @@ def test_a_cluster_moves_to_headrace_and_back_as_the_page_says(machines: Machine
     one = machines.brokers[0]
     for member in machines.brokers:
         machines.type("kafka-server-start.sh -daemon server.properties", member)
-    for member in machines.brokers:
-        host, _, port = member.address.rpartition(":")
-        wait_until(lambda h=host, p=port: answers(h, int(p)), LIMIT_S)
+        wait_until(lambda each=member: is_up(machines, each), LIMIT_S)
     history = History()
     with StockClients(history, machines) as clients:
         for topic in ("load", "transactions"):
@@ -198,6 +196,12 @@ def test_a_cluster_moves_to_headrace_and_back_as_the_page_says(machines: Machine
     for member in everyone:
         machines.type("kafka-server-stop.sh", member)
     wait_until(lambda: not any(machines.is_kafka(member) for member in everyone), LIMIT_S)
+
+
+def is_up(machines: Machines, member: Member) -> bool:
+    assert machines.is_kafka(member), f"Kafka ended: {member.directory / 'kafka.out'}"
+    host, _, port = member.address.rpartition(":")
+    return answers(host, int(port))
 
 
 def records_of_transactions(machines: Machines) -> Callable[[], None]:
