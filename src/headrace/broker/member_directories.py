@@ -1,8 +1,9 @@
 """The partition directories of a member of a cluster: strays, missing ones, places of new ones.
 
 In a cluster the tree is the truth. A directory whose topic the tree does not know, or whose
-partition is not assigned to this broker, is set aside at the start and reported; only the
-controller's StopReplica deletes files. The log directory of every partition is recorded
+partition is not assigned to this broker, is set aside at the start and reported. While the broker
+runs, files are deleted by the controller's StopReplica, or if its metadata and the tree say that
+the partition was reassigned. The log directory of every partition is recorded
 (``core.directory_assignment``), so that a missing disk is noticed at the next start.
 """
 
@@ -16,7 +17,7 @@ from headrace.coordination.tree import SessionLost
 from headrace.core.directory_assignment import AssignmentChange, DirectoryAssignment
 from headrace.core.topics import is_internal
 from headrace.model.cluster_metadata import NO_LEADER, PartitionState, TopicState
-from headrace.model.errors import Fenced, Rejected
+from headrace.model.errors import Corrupt, Fenced, Rejected
 from headrace.model.ids import (
     NO_LEADER_EPOCH,
     NO_TOPIC_ID,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("headrace.controller")
 
 _NAMED_MAX = 5  # partitions in one log line
+_ASK_AGAIN_S = 1.0
 
 
 class MemberDirectories:
@@ -228,6 +230,27 @@ class MemberDirectories:
         """This broker has deleted these partitions, and still has others of the topic."""
         state = _topic(topic, topic_id, ())
         self._record(lambda: self._assignment.decide_left(state, partitions))
+
+    def delete_if_unassigned(
+        self, topic_partition: TopicPartition, topic_id: TopicId, delete: Callable[[], None]
+    ) -> None:
+        """Call ``delete`` if the tree confirms that a partition is not assigned to this broker."""
+        self._tasks.spawn(self._delete_if_unassigned(topic_partition, topic_id, delete))
+
+    async def _delete_if_unassigned(
+        self, topic_partition: TopicPartition, topic_id: TopicId, delete: Callable[[], None]
+    ) -> None:
+        store = self._registry.topics
+        while True:
+            try:
+                if not await store.is_assigned(topic_partition, topic_id, self._broker_id):
+                    delete()
+                return
+            except SessionLost:
+                await asyncio.sleep(_ASK_AGAIN_S)
+            except Corrupt as error:
+                _log.error("%s. The files of %s stay for now", error, topic_partition)
+                return
 
     def _record(self, decide: Callable[[], AssignmentChange]) -> None:
         self._tasks.spawn(self._record_in_turn(decide))

@@ -8,7 +8,7 @@ before.
 Every function decides over a ``Controller`` and changes nothing.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from headrace.core.controller import NEW_PARTITION, ChangePartition, Controller
 from headrace.core.elections import changed, existing
@@ -100,35 +100,22 @@ def _refused(message: str) -> Rejected:
     return Rejected(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
 
 
-def decide_drop(
-    controller: Controller,
-    states: Iterable[PartitionState],
-    dropped: Mapping[TopicPartition, Collection[BrokerId]],
-) -> list[ChangePartition]:
-    """Take leadership and ISR from replicas that a new target drops, before they go.
-
-    If the controller dies in between, the old move goes on: nothing else has changed.
-    """
-    changes = []
-    for state in states:
-        gone = dropped[state.topic_partition]
-        if not {state.leader, *state.isr}.isdisjoint(gone):
-            staying = [broker for broker in state.replicas if broker not in gone]
-            changes.append(_restricted(controller, state, staying))
-    return changes
-
-
 def decide_begin(controller: Controller, states: Iterable[PartitionState]) -> list[ChangePartition]:
-    """A leader epoch in which the leader and all replicas learn of the new assignment."""
-    return [_restricted(controller, state, state.replicas) for state in states]
+    """A leader epoch in which the leader and all replicas learn of the new assignment.
+
+    ``states`` have it already (``decide_target``). Replicas that a new target drops lose
+    leadership and ISR.
+    """
+    return [_restricted(controller, state) for state in states]
 
 
 def decide_resumption(
     controller: Controller, states: Iterable[PartitionState]
 ) -> list[ChangePartition]:
-    """A new controller does not know how far the last one came: it begins every move again.
+    """Begin every move again: Kafka's controller may have left one that its leader never heard of.
 
-    Kafka's controller may have dropped replicas that are still in the ISR.
+    It may also have dropped replicas that are still in the ISR. Our own controller writes the
+    assignment and the new leader epoch together.
     """
     return decide_begin(
         controller,
@@ -157,19 +144,15 @@ def is_ready(controller: Controller, state: PartitionState) -> bool:
 def decide_completion(
     controller: Controller, states: Iterable[PartitionState]
 ) -> list[ChangePartition]:
-    """The leader and the ISR are now in the target. The assignment itself follows.
-
-    If the controller dies in between, the next one decides this again.
-    """
+    """The target is now the assignment, with the leader and the ISR in it."""
     return [
-        _restricted(controller, state, state.target_replicas)
+        _restricted(controller, _completed(state))
         for state in states
         if is_ready(controller, state)
     ]
 
 
-def completed(state: PartitionState) -> PartitionState:
-    """The state after its move: the target is the assignment."""
+def _completed(state: PartitionState) -> PartitionState:
     target = state.target_replicas
     return state._replace(
         replicas=target,
@@ -179,14 +162,12 @@ def completed(state: PartitionState) -> PartitionState:
     )
 
 
-def _restricted(
-    controller: Controller, state: PartitionState, replicas: Sequence[BrokerId]
-) -> ChangePartition:
-    """A new leader epoch with leader and ISR among ``replicas``."""
-    isr = tuple(member for member in state.isr if member in replicas)
+def _restricted(controller: Controller, state: PartitionState) -> ChangePartition:
+    """A new leader epoch with leader and ISR among the replicas."""
+    isr = tuple(member for member in state.isr if member in state.replicas)
     leader = state.leader
-    if leader not in replicas:
+    if leader not in state.replicas:
         live = controller.metadata.brokers
-        able = (b for b in replicas if b in isr and controller.can_serve(state, b, live))
+        able = (b for b in state.replicas if b in isr and controller.can_serve(state, b, live))
         leader = next(able, NO_LEADER)
     return changed(state, leader=leader, isr=isr)

@@ -1,28 +1,30 @@
 """Reassignments of a cluster: begun on request, ended once the target is in sync.
 
-    1. the topic's node: all replicas, and which are added and removed
-    2. a new leader epoch, in which the leader lets the added replicas follow
+    1. write all replicas, which are added and removed, and a new leader epoch
+    2. LeaderAndIsr: the leader lets the added replicas follow
     3. the added replicas join the ISR, as any other
-    4. a new leader epoch with leader and ISR in the target
-    5. the topic's node: only the target
-    6. StopReplica with the deletion of files, to the removed replicas
+    4. write the target as replicas, with leader and ISR in it, and a new leader epoch
+    5. LeaderAndIsr to the target, StopReplica with the deletion of files to the removed replicas
 
-A term that ends after step 1 leaves the move in the topic's node, and the next term continues. A
-removed replica that is not told, because its broker or the controller died, stops as soon as its
-broker hears of the new replicas, and is set aside at the broker's next start.
+Both writes are one each: the topic's node and the states, where Kafka writes one after the other.
+A term that ends after the first leaves the move in the topic's node, and the next term continues.
+A removed replica that is not told, because the controller died, goes as soon as its broker hears of
+the new replicas. A broker that was down sets it aside at its next start.
 
 Other programs write their requests into one node, which has all moves that are not done yet.
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 
 from headrace.broker.controller.broker_requests import Stop
 from headrace.broker.controller.events import Events
 from headrace.broker.controller.term import Term
 from headrace.coordination import paths
+from headrace.coordination.term_store import batches
 from headrace.core import reassignment
+from headrace.core.controller import ChangePartition
 from headrace.model.cluster_metadata import PartitionState
 from headrace.model.errors import Rejected
 from headrace.model.ids import BrokerId, TopicPartition
@@ -73,66 +75,46 @@ class Reassignments:
             if state != controller.metadata.partition(*each):
                 moving.setdefault(each.topic, []).append(state)
         for states in moving.values():
-            try:
-                await self._move(states)
-            except Rejected as refusal:
-                answers |= {state.topic_partition: refusal for state in states}
+            for batch in batches(states):
+                changes = reassignment.decide_begin(controller, batch)
+                try:
+                    await self._write(changes, begins=True)
+                except Rejected as refusal:
+                    answers |= {state.topic_partition: refusal for state in batch}
         return answers
 
-    async def _move(self, moving: Sequence[PartitionState]) -> None:
-        """Begin to move partitions of one topic."""
-        term, controller = self._term, self._term.controller
-        before = controller.metadata.topics[moving[0].topic]
-        dropped = {
-            state.topic_partition: _without(
-                before.partitions[state.partition].replicas, state.replicas
-            )
-            for state in moving
-        }
-        changed = await term.change(
-            [before.partitions[state.partition] for state in moving],
-            lambda states: reassignment.decide_drop(controller, states, dropped),
-        )
+    async def _write(self, changes: Sequence[ChangePartition], *, begins: bool) -> None:
+        """Write the replicas and states of partitions of one topic, and tell all brokers."""
+        term = self._term
+        before = term.controller.metadata.topics[changes[0].state.topic]
+        after = list(before.partitions)
+        for change in changes:
+            after[change.state.partition] = change.state
+        topic = before._replace(partitions=tuple(after))
         try:
-            assigned = await self._assign(moving)
+            await term.store.assign(topic, before, changes)
         except Rejected:
-            term.tell(changed)
+            await term.reload([change.state.topic_partition for change in changes])
             raise
-        begun = await term.change(
-            assigned, lambda states: reassignment.decide_begin(controller, states)
-        )
-        term.tell(begun, begins=True)
-        self._stop(dropped)
-        for state in begun:
+        term.controller.found([topic])
+        for change in changes:
             _log.info(
-                "Reassigning %s; replicas: %s, adding: %s, removing: %s",
-                state.topic_partition,
-                *map(list, (state.replicas, state.adding, state.removing)),
+                "%s %s; replicas: %s, adding: %s, removing: %s",
+                "Reassigning" if begins else "Reassigned",
+                change.state.topic_partition,
+                *map(list, (change.state.replicas, change.state.adding, change.state.removing)),
             )
+        term.tell((change.state for change in changes), begins=begins)
+        for change in changes:
+            self._stop(before.partitions[change.state.partition], change.state)
 
-    async def _assign(self, wanted: Sequence[PartitionState]) -> list[PartitionState]:
-        """Write new replicas of partitions of one topic; leaders and ISRs stay as they are."""
-        controller = self._term.controller
-        before = controller.metadata.topics[wanted[0].topic]
-        partitions = list(before.partitions)
-        for each in wanted:
-            partitions[each.partition] = partitions[each.partition]._replace(
-                replicas=each.replicas, adding=each.adding, removing=each.removing
-            )
-        after = before._replace(partitions=tuple(partitions))
-        await self._term.store.assign(after, before)
-        controller.found([after])
-        now = controller.metadata.topics[after.name].partitions
-        return [now[each.partition] for each in wanted]
-
-    def _stop(self, replicas: Mapping[TopicPartition, Sequence[BrokerId]]) -> None:
+    def _stop(self, before: PartitionState, after: PartitionState) -> None:
         """Let brokers delete replicas that are no longer assigned to them."""
-        for each, brokers in replicas.items():
-            state = self._term.controller.metadata.partition(*each)
-            for broker_id in brokers:
-                if state is not None and broker_id in self._term.channels:
-                    stop = Stop(state.leader_epoch, delete=True)
-                    self._term.channels[broker_id].stop_replica(each, stop)
+        for broker_id in before.replicas:
+            if broker_id not in after.replicas and broker_id in self._term.channels:
+                self._term.channels[broker_id].stop_replica(
+                    after.topic_partition, Stop(after.leader_epoch, delete=True)
+                )
 
     # --- progress
 
@@ -157,22 +139,16 @@ class Reassignments:
             self._events.post(self.proceed)
 
     async def _end_ready(self) -> bool:
-        term = self._term
-        ready = (s for s in self.in_progress if reassignment.is_ready(term.controller, s))
-        changed = await term.change(
-            list(islice(ready, _ENDED_PER_EVENT)),
-            lambda states: reassignment.decide_completion(term.controller, states),
-        )
+        controller = self._term.controller
         by_topic: dict[str, list[PartitionState]] = {}
-        for state in changed:
+        ready = (state for state in self.in_progress if reassignment.is_ready(controller, state))
+        for state in islice(ready, _ENDED_PER_EVENT):
             by_topic.setdefault(state.topic, []).append(state)
         for states in by_topic.values():
-            ended = await self._assign([reassignment.completed(state) for state in states])
-            term.tell(ended)
-            self._stop({state.topic_partition: state.removing for state in states})
-            for state in ended:
-                _log.info("Reassigned %s to %s", state.topic_partition, list(state.replicas))
-        return bool(changed)
+            for batch in batches(states):
+                changes = reassignment.decide_completion(controller, batch)
+                await self._write(changes, begins=False)
+        return bool(by_topic)
 
     # --- the requests of other programs
 
@@ -215,7 +191,3 @@ class Reassignments:
         left = {e: target for e, target in request.targets.items() if self._moves(e, target)}
         if left != request.targets:
             await self._term.store.replace_reassignment_request(left, request.zk_version)
-
-
-def _without(brokers: Iterable[BrokerId], others: Sequence[BrokerId]) -> tuple[BrokerId, ...]:
-    return tuple(broker for broker in brokers if broker not in others)

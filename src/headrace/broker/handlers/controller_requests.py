@@ -8,10 +8,11 @@ clients are served meanwhile.
 import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 from headrace.broker.context import Context
-from headrace.broker.metadata.updates import removed_topics
+from headrace.broker.metadata.updates import LEADER_DURING_DELETE, removed_topics
 from headrace.broker.needs import (
     NeedsConfig,
     NeedsGroups,
@@ -35,6 +36,9 @@ from headrace.model.ids import (
 )
 from headrace.model.settings.resources import ResourceType
 from headrace.wire import messages as m
+
+if TYPE_CHECKING:
+    from headrace.broker.replication.replica import Replica
 
 _PARTITIONS_PER_TURN = 32  # created or deleted in a few milliseconds
 
@@ -199,7 +203,8 @@ async def update_metadata(
 def _stop_unassigned(broker: Needs, request: m.UpdateMetadataRequest) -> None:
     """Stop replicas that were reassigned, if no StopReplica came: the controller died before.
 
-    The files stay, because only StopReplica deletes files. The next start sets them aside.
+    Files are deleted only if the tree confirms it: Kafka's controller tells of the new replicas
+    before it writes them, and may die in between.
     """
     for topic in request.topic_states:
         for each in topic.partition_states:
@@ -207,12 +212,27 @@ def _stop_unassigned(broker: Needs, request: m.UpdateMetadataRequest) -> None:
             if (
                 replica is not None
                 and replica.topic_id == topic.topic_id
-                and each.leader_epoch > replica.partition.leader_epoch
                 and broker.replicas.broker_id not in each.replicas
+                and (
+                    each.leader_epoch > replica.partition.leader_epoch
+                    or each.leader == LEADER_DURING_DELETE
+                )
             ):
                 # Without an epoch: the StopReplica of Kafka's controller may have an earlier one.
                 broker.replicas.stop_replica(replica.topic_partition, NO_LEADER_EPOCH, delete=False)
                 _roles_changed(broker, [topic.topic_name])
+                broker.member_directories.delete_if_unassigned(
+                    replica.topic_partition,
+                    replica.topic_id,
+                    partial(_delete_stopped, broker, replica, replica.partition.role),
+                )
+
+
+def _delete_stopped(broker: Needs, replica: "Replica", role: object) -> None:
+    """Delete a stopped replica, unless it got another role or was deleted meanwhile."""
+    if replica.partition.role is role and broker.replicas.get(*replica.topic_partition) is replica:
+        broker.replicas.stop_replica(replica.topic_partition, NO_LEADER_EPOCH, delete=True)
+        broker.waiting.serve()
 
 
 # --- StopReplica
