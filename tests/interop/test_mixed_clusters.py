@@ -247,6 +247,46 @@ def _retention(cluster: MixedCluster, broker_id: int, topic: str) -> str | None:
     return value
 
 
+@KINDS
+def test_a_controller_of_either_kind_moves_replicas_to_the_other(
+    cluster: MixedCluster, topic: str, kind: Kind
+) -> None:
+    controller = cluster.make_controller(kind)
+    single = cluster.ids(next(each for each in Kind if len(cluster.ids(each)) == 1))[0]
+    first, second = (each for each in range(3) if each != single)
+    new = NewTopic(topic, 1, replica_assignment=[[first, second]])
+    tool = admin(cluster)  # its answers end with it
+    tool.create_topics([new])[topic].result()
+    cluster.wait_in_sync(topic)
+    produce(cluster, topic, ["moved"] * 100)
+    r = m.AlterPartitionReassignmentsRequest
+    for target in ([single, second], [first, second], [first, second, single]):
+        partition = r.ReassignablePartition(partition_index=0, replicas=target)
+        wanted = r(topics=[r.ReassignableTopic(name=topic, partitions=[partition])])
+        with RawClient(cluster.address(controller)) as client:
+            answer = client.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, wanted)
+        assert answer.error_code == ErrorCode.NONE
+        assert answer.responses[0].partitions[0].error_code == ErrorCode.NONE
+        wait_until(lambda t=target: isr(cluster, topic) == set(t), LIMIT_S)
+        wait_until(lambda t=target: _assigned(cluster, topic) == t, LIMIT_S)
+        assert cluster.leader_of(topic) == target[0]
+        wait_until(
+            lambda t=target: (
+                [_has(cluster, n, topic, 0) for n in range(3)] == [n in t for n in range(3)]
+            ),
+            LIMIT_S,
+        )
+    assert contents(cluster, topic) == ["moved"] * 100
+    assert cluster.controller_id() == controller
+    cluster.wait_level(topic)
+
+
+def _assigned(cluster: MixedCluster, topic: str) -> list[int]:
+    value = cluster.read(paths.topic(topic))
+    assert value is not None
+    return list(map(int, values.decode_topic(topic, value).replicas[0]))
+
+
 # --- coordinators
 
 
