@@ -174,6 +174,21 @@ class HeadraceNode(Node):
         return line
 
 
+def headrace_of(checkout: Path) -> type[HeadraceNode]:
+    """Headrace as another checkout of this project has it, from its own ``.venv``."""
+    python = checkout.absolute() / ".venv" / "bin" / "python"
+    if not python.exists():
+        raise NodeFailed(f"{python} does not exist. Run make setup in {checkout}")
+
+    class OtherNode(HeadraceNode):
+        name = f"Headrace of {checkout}"
+
+        def command(self) -> list[str]:
+            return [str(python), *super().command()[1:]]
+
+    return OtherNode
+
+
 class PlainReadNode(HeadraceNode):
     """Headrace without sendfile: records are read into memory and sent from there."""
 

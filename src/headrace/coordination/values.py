@@ -29,7 +29,6 @@ from headrace.model.ids import (
     id_to_text,
 )
 
-
 _FEATURE_VERSION = 2
 _DIRECTORIES_VERSION = 1
 
