@@ -95,8 +95,15 @@ class Node(ABC):
         """Start the process, without waiting for it."""
         with self.log.open("ab") as log:
             self._started_at = time.perf_counter()
+            # In a session of its own, as the brokers of ``headrace up``: Linux may share the
+            # processor between sessions before it shares it between processes.
             self._process = subprocess.Popen(
-                self.command(), env=_ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                self.command(),
+                env=_ENVIRONMENT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
     def _answers(self) -> bool:
