@@ -192,7 +192,7 @@ def load(
         accept_loss,
         share,
     )
-    report = _report_json if format is Format.JSON else _report
+    report = _report_json if format is Format.JSON else report_progress
     session = _Session(master, spark_config(archives, conf))
     _run(checked, session, report, forever=every is not None, since=since)
 
@@ -255,7 +255,7 @@ def _wait(seconds: float) -> bool:
     return False
 
 
-def _report(done: "Progress") -> None:
+def report_progress(done: "Progress") -> None:
     from headrace.pipeline.warehouse.offsets import Decision
 
     if done.decision is Decision.REPEATED:

@@ -109,6 +109,11 @@ class DirectoryAssignment:
             }
         )
 
+    def decide_left(self, topic: TopicState, partitions: Collection[int]) -> AssignmentChange:
+        """These partitions were reassigned to other brokers, and their logs are deleted."""
+        left = {p: place for p, place in self._of(topic).items() if p not in partitions}
+        return AssignmentChange({topic.name: TopicDirectories(topic.topic_id, left)})
+
     def decide_forgotten(
         self, topics: Iterable[TopicState], copies: Mapping[TopicId, Collection[str]]
     ) -> AssignmentChange:
