@@ -63,7 +63,7 @@ _log = logging.getLogger("headrace.metadata")
 FILE_NAME = "headrace.sqlite"
 
 # Long enough for the writes of one start, or of many topics at once, to share a checkpoint.
-_IDLE_SECONDS = 0.05
+IDLE_SECONDS = 0.05
 
 _SESSION_ID = 1
 
@@ -188,7 +188,7 @@ class EmbeddedTree(Tree):
     def _work(self) -> None:
         while True:
             try:
-                job = self._jobs.get(timeout=_IDLE_SECONDS if self._checkpoint_due else None)
+                job = self._jobs.get(timeout=IDLE_SECONDS if self._checkpoint_due else None)
             except queue.Empty:
                 self._checkpoint()
                 continue

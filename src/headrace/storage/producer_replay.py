@@ -37,7 +37,7 @@ def replay(
             if header.base_offset >= end_offset:
                 break
             if header.producer_id >= 0 and header.base_offset >= start:
-                replay.show(header, scan)
+                replay.add(header, scan)
         replay.finish()
 
 
@@ -53,7 +53,7 @@ class ProducerStateReplay:
         self._aborted = list(aborted)
         self._runs: dict[int, deque[BatchHeader]] = {}
 
-    def show(self, header: BatchHeader, scan: Scan) -> None:
+    def add(self, header: BatchHeader, scan: Scan) -> None:
         run = self._runs.get(header.producer_id)
         if run is None:
             run = self._runs[header.producer_id] = deque(maxlen=BATCHES_KEPT)

@@ -1,13 +1,14 @@
 """The embedded tree's file: what is in the directory, what is refused, what survives a kill."""
 
-import asyncio
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -47,13 +48,17 @@ async def test_the_directory_holds_only_plain_files(tmp_path):
 
 
 @in_loop
-async def test_a_tree_that_is_opened_late_is_opened(tmp_path):
-    # On a busy machine the first job comes after the worker has waited for one.
-    tree = EmbeddedTree(tmp_path / FILE_NAME, asyncio.get_running_loop(), StillWorld().now)
-    tree._thread.start()
-    tree._thread.join(4 * embedded._IDLE_SECONDS)
-    assert tree._thread.is_alive()
-    await tree._run(tree._open)
+async def test_a_tree_that_is_opened_late_is_opened(tmp_path, monkeypatch):
+    class Early(threading.Thread):
+        """On a busy machine the first job comes after the thread has waited for one."""
+
+        def start(self):
+            super().start()
+            self.join(4 * embedded.IDLE_SECONDS)
+            assert self.is_alive()
+
+    monkeypatch.setattr(embedded, "threading", SimpleNamespace(Thread=Early))
+    tree = await EmbeddedTree.open(tmp_path, StillWorld().now)
     assert await tree.get("/") is not None
     await tree.close()
 
@@ -74,6 +79,7 @@ async def test_a_missing_directory_is_refused_by_name(tmp_path):
 KILLED = """
 import asyncio, sys
 from pathlib import Path
+from types import SimpleNamespace
 from headrace.coordination.embedded import EmbeddedTree
 
 async def main():

@@ -371,7 +371,7 @@ def test_records_may_be_lost_until_the_controller_knows(machine):
     machine[0].boot_count += 1
     assert loses_records(machine) and loses_records(machine)
     with started(machine) as logs:
-        logs.directories.losses_known()
+        logs.directories.losses_reported()
         assert not logs.directories.may_have_lost_records
     assert not loses_records(machine)
 
