@@ -532,6 +532,7 @@ PRIVATE_NAMES = {
     "fakes/inside.py": {"_brokers"},  # the one door to the brokers of a cluster
     "sim/loop.py": {"_run", "_scheduled"},  # a loop of asyncio that keeps its own time
     "unit/pipeline/warehouse/test_compaction.py": {"_copy"},
+    "unit/pipeline/warehouse/test_files.py": {"_ROW_GROUP_BYTES", "_WAITING_BYTES_MAX"},
     "unit/pipeline/warehouse/test_table.py": {"_append"},
 }
 

@@ -91,14 +91,16 @@ def read_topic_id(files: SystemFiles, path: StrPath) -> TopicId | None:
     text = _text(files, path)
     if text is None:
         return None
-    for line in text.splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "topic_id":
-            try:
-                return TopicId(id_from_text(value.strip()))
-            except ValueError as error:
-                raise Corrupt(f"{path}: {error}") from None
-    raise Corrupt(f"{path}: no line 'topic_id: …'")
+    pairs = (line.partition(":") for line in text.splitlines())
+    values = {key.strip(): value.strip() for key, _, value in pairs}
+    if values.get("version", "0") != "0":
+        raise Corrupt(f"{path}: version {values['version']!r}; only 0 is supported")
+    if "topic_id" not in values:
+        raise Corrupt(f"{path}: no line 'topic_id: …'")
+    try:
+        return TopicId(id_from_text(values["topic_id"]))
+    except ValueError as error:
+        raise Corrupt(f"{path}: {error}") from None
 
 
 def write_topic_id(files: SystemFiles, path: StrPath, topic_id: TopicId, *, sync: bool) -> None:

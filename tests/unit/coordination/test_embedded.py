@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -45,6 +46,25 @@ async def test_the_directory_holds_only_plain_files(tmp_path):
         entries = list(tmp_path.iterdir())
         assert FILE_NAME in [entry.name for entry in entries]
         assert all(entry.is_file() for entry in entries)
+
+
+@in_loop
+async def test_the_file_of_a_newer_version_is_refused_by_name_and_not_changed(tmp_path):
+    async with opened(tmp_path) as tree:
+        await tree.create("/a")
+    with sqlite3.connect(tmp_path / FILE_NAME) as file:
+        assert file.execute("PRAGMA user_version").fetchone() == (1,)
+        file.execute("PRAGMA user_version=2")
+        file.execute("ALTER TABLE node RENAME TO leaf")
+    file.close()
+    with pytest.raises(Corrupt, match=f"{FILE_NAME} .* has version 2; this Headrace reads up to 1"):
+        async with opened(tmp_path):
+            pass
+    with sqlite3.connect(tmp_path / FILE_NAME) as file:
+        tables = file.execute("SELECT name FROM sqlite_master WHERE type='table'").fetchall()
+    file.close()
+    assert ("leaf",) in tables
+    assert ("node",) not in tables
 
 
 @in_loop
