@@ -25,7 +25,7 @@ log = logging.getLogger("headrace.pipeline")
 _STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _TASK_RECORDS_MIN = 5_000
 _LOOK_EVERY_S = 0.05
-_INITIALIZING = "Initializing sources"  # Spark's words
+_INITIALIZING = "Initializing"  # in Spark's words: StreamExecution, then sources
 _NO_ANSWER = "Python worker failed to connect back"
 _START_TRIES = 5
 _FINISH_WITHIN_S = 60.0  # the batch of a query that is stopped
@@ -164,13 +164,16 @@ class Stream:
         even if one query is started at a time. Nothing has happened then, and it is started again.
         """
         for _ in range(_START_TRIES):
-            while self.is_active() and self._running.status["message"] == _INITIALIZING:
+            while self.is_active() and self._is_initializing():
                 time.sleep(_LOOK_EVERY_S)
             failed = None if self.is_active() else self._running.exception()
             if failed is None or _NO_ANSWER not in str(failed):
                 return
             log.warning("The source of query %s did not start in time; trying again", self.group)
             self._running = self._start(self._spark)
+
+    def _is_initializing(self) -> bool:
+        return str(self._running.status["message"]).startswith(_INITIALIZING)
 
     def finish(self) -> None:
         """Ask the query to end after the batch that it writes now. ``end_if_idle`` ends it."""
