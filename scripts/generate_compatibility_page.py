@@ -50,6 +50,11 @@ CHECKS = (
         "`make interop`",
     ),
     (
+        "Apache Kafka 3.9.1 brokers in one cluster with Headrace, on ZooKeeper",
+        "either kind leads, follows, controls and coordinates, and takes the other's place",
+        "`make interop`",
+    ),
+    (
         "Kafka's DumpLogSegments, and a Kafka broker",
         "they read log directories of Headrace",
         "`make interop`",

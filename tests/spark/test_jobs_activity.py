@@ -1,14 +1,14 @@
 """The activity job: the same events in any batches give what DuckDB computes from all of them."""
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from headrace.pipeline.jobs import activity
-from tests.spark.batches import Batches, arrivals, sorted_rows
+from tests.spark.batches import Batches, arrivals, computed_by_duckdb, sorted_rows
 from tests.spark.streamed import streamed
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -86,16 +86,7 @@ def job(request, spark, raw, tmp_path_factory):
 @pytest.fixture
 def expected(raw):
     """Rows that DuckDB computes from all events."""
-
-    def computed(query):
-        with duckdb.connect() as database:
-            database.execute("set timezone = 'UTC'")
-            for topic, rows in raw.items():
-                columns = ["time" if name == "at" else name for name in rows.column_names]
-                database.register(topic.replace("-", "_"), rows.rename_columns(columns))
-            return database.sql(query).to_arrow_table()
-
-    return computed
+    return partial(computed_by_duckdb, raw)
 
 
 def check(table, expected):

@@ -1,14 +1,14 @@
 """The operations job: the same events in any batches give the same windows and the same alerts."""
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from headrace.pipeline.jobs import operations
-from tests.spark.batches import Batches, arrivals, sorted_rows
+from tests.spark.batches import Batches, arrivals, computed_by_duckdb, sorted_rows
 from tests.spark.streamed import streamed
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -94,17 +94,8 @@ def states():
 
 @pytest.fixture
 def expected(raw):
-    """Rows that DuckDB computes from all events; their column ``at`` is ``time`` there."""
-
-    def computed(query):
-        with duckdb.connect() as database:
-            database.execute("set timezone = 'UTC'")
-            for topic, rows in raw.items():
-                columns = ["time" if name == "at" else name for name in rows.column_names]
-                database.register(topic, rows.rename_columns(columns))
-            return database.sql(query).to_arrow_table()
-
-    return computed
+    """Rows that DuckDB computes from all events."""
+    return partial(computed_by_duckdb, raw)
 
 
 def test_hosts(job, expected):

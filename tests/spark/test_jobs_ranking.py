@@ -172,7 +172,7 @@ def test_only_touched_categories_are_ranked_again(spark):
         job = run(spark, given, 1)
         before = {row["category"] for row in job.table("rankings").collect()}
         job.run({"votes": later})
-    written = job._rows["rankings"][1].to_pylist()
+    written = job.rows["rankings"][1].to_pylist()
     assert before == {"c0", "c1", "c2", "c3", "c4", "rare"}
     assert {row["category"] for row in written} == {"c2"}
 

@@ -191,11 +191,11 @@ class MemberDirectories:
     def was_never_created(self, state: PartitionState) -> bool:
         """Whether a partition that this broker should lead has no records, although it is not new.
 
-        Its first leader was alone in the ISR, this broker, and ended before it created the log.
-        No other broker may lead, so this one must create the log. It must not if it has lost the
-        log: as leader, an empty log would make the followers drop their records. So nothing may
-        hint at a log: a leader changed the ISR (which leaves the leader epoch as it is), a log
-        directory is recorded, or the log directories are not those of the last process.
+        This broker was its first leader and alone in the ISR, and ended before it created the
+        log. No other broker may lead, so this one must create the log now. A broker that has lost
+        the log must not: a leader with an empty log makes the followers drop their records. So
+        there must be no sign of a log: the ISR never changed, no log directory is recorded, and
+        the log directories are those of the last process.
         """
         return (
             state.leader == self._broker_id

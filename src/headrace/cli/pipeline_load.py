@@ -187,7 +187,7 @@ def load(
         accept_loss,
         share,
     )
-    report = _report_json if format is Format.JSON else _report
+    report = _report_json if format is Format.JSON else report_progress
     _run(checked, master, report, forever=every is not None, since=since)
 
 
@@ -240,7 +240,7 @@ def _wait(seconds: float) -> bool:
     return False
 
 
-def _report(done: "Progress") -> None:
+def report_progress(done: "Progress") -> None:
     from headrace.pipeline.warehouse.offsets import Decision
 
     if done.decision is Decision.REPEATED:

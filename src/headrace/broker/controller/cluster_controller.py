@@ -23,6 +23,7 @@ from headrace.broker.controller.tree_notices import TreeNotices
 from headrace.broker.metadata.dynamic_config import DynamicConfig
 from headrace.coordination import paths
 from headrace.coordination.registry import Elected, Registry
+from headrace.coordination.watched import FeatureLevels
 from headrace.core import elections, features
 from headrace.core.controller import AddPartitions, ChangePartition, Controller, CreateTopic
 from headrace.core.elections import IsrProposal
@@ -348,17 +349,15 @@ class ClusterController:
     ) -> None:
         """Apply all updates, or raise Rejected and apply none."""
         async with self.term.turn():
+            before = await self._load_features()
             brokers = self.controller.metadata.brokers.values()
-            before = await self._registry.load_features(features.initial_levels(brokers))
             levels = features.decide_levels(before.levels, updates, brokers)
             if not validate_only and levels != before.levels:
                 await self._registry.store_features(levels, before.epoch)
 
     async def _check_features(self, brokers: Iterable[BrokerEntry]) -> None:
-        """A new cluster gets its levels. Brokers that do not support them are reported."""
-        found = await self._registry.load_features(
-            features.initial_levels(self.controller.metadata.brokers.values())
-        )
+        """Report brokers that do not support the levels of the cluster."""
+        found = await self._load_features()
         for broker in brokers:
             for name, level in features.find_unsupported(found.levels, broker).items():
                 _log.error(
@@ -368,3 +367,11 @@ class ClusterController:
                     level,
                     name,
                 )
+
+    async def _load_features(self) -> FeatureLevels:
+        """The levels of the cluster, which gets its first ones here."""
+        metadata = self.controller.metadata
+        initial = features.initial_levels(
+            metadata.brokers.values(), has_topics=bool(metadata.topics)
+        )
+        return await self._registry.load_features(initial)
