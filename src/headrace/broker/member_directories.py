@@ -96,11 +96,9 @@ class MemberDirectories:
 
         Then nothing is left to wait for: its replicas are fetched again from their leaders.
         """
-        if (
-            not loaded.topics
-            or not self.are_all_online
-            or not online.keys().isdisjoint(loaded.paths)
-        ):
+        has_logs = any(True for _ in self._logs)
+        is_known = not online.keys().isdisjoint(loaded.paths)
+        if has_logs or is_known or not loaded.topics or not self.are_all_online:
             return False
         _log.warning(
             "Broker %d starts with empty logs: none of its log directories (%s) is one of its last "
