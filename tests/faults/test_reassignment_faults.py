@@ -38,7 +38,7 @@ class Moves:
         wanted = {TopicPartition(*place): replicas for place, replicas in targets.items()}
 
         def is_accepted():
-            admin = KafkaAdminClient(bootstrap_servers=self._cluster._answering_servers())
+            admin = KafkaAdminClient(bootstrap_servers=self._cluster.answering_servers())
             try:
                 return not any(admin.alter_partition_reassignments(wanted).values())
             finally:
@@ -48,7 +48,7 @@ class Moves:
 
     def wait_done(self):
         def are_done():
-            admin = KafkaAdminClient(bootstrap_servers=self._cluster._answering_servers())
+            admin = KafkaAdminClient(bootstrap_servers=self._cluster.answering_servers())
             try:
                 return not admin.list_partition_reassignments()
             finally:
@@ -57,7 +57,7 @@ class Moves:
         wait_until(are_done, CONVERGE_LIMIT_S)
 
     def replicas(self, topic, partition):
-        admin = AdminClient({"bootstrap.servers": self._cluster._answering_servers()})
+        admin = AdminClient({"bootstrap.servers": self._cluster.answering_servers()})
         found = admin.list_topics(topic, 10).topics[topic].partitions[partition]
         return found.replicas
 
