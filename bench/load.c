@@ -5,16 +5,18 @@
  *   load consume -b HOST:PORT -t TOPIC -n COUNT [-p PARTITIONS]
  *   load ack     -b HOST:PORT -t TOPIC -n COUNT | -d SECONDS  -s SIZE [-r RATE] [-o SAMPLES]
  *   load e2e     -b HOST:PORT -t TOPIC -n COUNT | -d SECONDS  -s SIZE [-r RATE] [-o SAMPLES]
+ *   load trickle -b HOST:PORT -t TOPIC -d SECONDS -s SIZE -r RATE [-p PARTITIONS]
  *   load connect -b HOST:PORT -n COUNT
  *
  * -X name=value sets a property of librdkafka, -P one of the producer only, -C one of the consumer
  * only. Each run prints one line of JSON. The file SAMPLES gets pairs of doubles: when a record was
- * sent (CLOCK_MONOTONIC, seconds) and how long it took (seconds). SIGTERM ends "ack" and "e2e"
- * early; they still report.
+ * sent (CLOCK_MONOTONIC, seconds) and how long it took (seconds). SIGTERM ends "ack", "e2e"
+ * and "trickle" early; they still report.
  *
  * "produce" measures from the first record to the last acknowledgement, after it has connected and
  * one record was acknowledged. "consume" measures from the arrival of the first records. "ack" and
- * "e2e" have one record in flight at any time: a latency, not a rate. "connect" opens connections,
+ * "e2e" have one record in flight at any time: a latency, not a rate. "trickle" sends
+ * RATE records per second, to one partition after the other. "connect" opens connections,
  * sends one request on each, and keeps them open until its standard input ends.
  */
 #include "rdkafka.h"
@@ -327,6 +329,24 @@ static int latency(int end_to_end) {
     return failed != 0;
 }
 
+static int trickle(void) {
+    rd_kafka_t *producer = client(RD_KAFKA_PRODUCER);
+    rd_kafka_topic_t *topic = known_topic(producer);
+    char *value = payload();
+    double start = now();
+    long sent = 0;
+    while (!stopping && now() - start < options.seconds) {
+        for (long due = (now() - start) * options.rate; sent < due; sent++)
+            rd_kafka_produce(topic, sent % options.partitions, RD_KAFKA_MSG_F_COPY, value,
+                             options.size, NULL, 0, NULL);
+        rd_kafka_poll(producer, 5);
+    }
+    while (rd_kafka_outq_len(producer) > 0)
+        rd_kafka_poll(producer, 50);
+    printf("{\"records\": %ld, \"failed\": %ld}\n", delivered, failed);
+    return failed != 0;
+}
+
 /* ApiVersions 0: every broker answers it, to every client. */
 static const unsigned char API_VERSIONS[] = {0, 0, 0, 14, 0, 18, 0, 0, 0,
                                              0, 0, 7, 0, 4, 'l', 'o', 'a', 'd'};
@@ -384,7 +404,7 @@ static void add_setting(char role, char *pair) {
 
 int main(int argc, char **argv) {
     if (argc < 2)
-        die("usage", "load produce|consume|ack|e2e|connect -b HOST:PORT ...");
+        die("usage", "load produce|consume|ack|e2e|trickle|connect -b HOST:PORT ...");
     const char *mode = argv[1];
     for (int c; (c = getopt(argc - 1, argv + 1, "b:t:n:s:p:k:r:d:o:X:P:C:")) != -1;) {
         switch (c) {
@@ -404,7 +424,7 @@ int main(int argc, char **argv) {
     if (!options.brokers)
         die("usage", "-b HOST:PORT is required");
     signal(SIGPIPE, SIG_IGN);
-    if (!strcmp(mode, "ack") || !strcmp(mode, "e2e"))
+    if (!strcmp(mode, "ack") || !strcmp(mode, "e2e") || !strcmp(mode, "trickle"))
         signal(SIGTERM, on_sigterm);
     keep_memory();
     int status;
@@ -416,6 +436,8 @@ int main(int argc, char **argv) {
         status = latency(0);
     else if (!strcmp(mode, "e2e"))
         status = latency(1);
+    else if (!strcmp(mode, "trickle"))
+        status = trickle();
     else if (!strcmp(mode, "connect"))
         status = connect_many();
     else

@@ -95,8 +95,15 @@ class Node(ABC):
         """Start the process, without waiting for it."""
         with self.log.open("ab") as log:
             self._started_at = time.perf_counter()
+            # In a session of its own, as the brokers of ``headrace up``: Linux may share the
+            # processor between sessions before it shares it between processes.
             self._process = subprocess.Popen(
-                self.command(), env=_ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                self.command(),
+                env=_ENVIRONMENT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
     def _answers(self) -> bool:
@@ -172,6 +179,21 @@ class HeadraceNode(Node):
         for setting, value in self.settings.items():
             line += ["-X", f"{setting}={value}"]
         return line
+
+
+def headrace_of(checkout: Path) -> type[HeadraceNode]:
+    """Headrace as another checkout of this project has it, from its own ``.venv``."""
+    python = checkout.absolute() / ".venv" / "bin" / "python"
+    if not python.exists():
+        raise NodeFailed(f"{python} does not exist. Run make setup in {checkout}")
+
+    class OtherNode(HeadraceNode):
+        name = f"Headrace of {checkout}"
+
+        def command(self) -> list[str]:
+            return [str(python), *super().command()[1:]]
+
+    return OtherNode
 
 
 class PlainReadNode(HeadraceNode):

@@ -48,3 +48,12 @@ def resident_mb(root_pid: int) -> float:
                 if line.startswith("VmRSS:"):
                     kib += int(line.split()[1])
     return kib * 1024 / 1e6
+
+
+def open_files(root_pid: int) -> int:
+    """Open file descriptors."""
+    count = 0
+    for pid in members(root_pid):
+        with contextlib.suppress(OSError):
+            count += len(os.listdir(f"/proc/{pid}/fd"))
+    return count

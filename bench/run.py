@@ -6,7 +6,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.apache_kafka import KafkaNode
@@ -27,6 +27,7 @@ class Run:
     rounds: int
     quick: bool
     sides: tuple[str, ...] = ("headrace", "kafka")
+    kinds: Mapping[str, type[Node]] = field(default_factory=lambda: SIDES)
     _directories: int = 0
 
     def sized(self, full: int, quick: int) -> int:
@@ -45,7 +46,7 @@ class Run:
         """A node with its own directory, not started."""
         self._directories += 1
         directory = self.scratch / f"{side}-{self._directories}"
-        return (kind or SIDES[side])(directory, settings=SETTINGS | dict(settings or {}))
+        return (kind or self.kinds[side])(directory, settings=SETTINGS | dict(settings or {}))
 
     @contextlib.contextmanager
     def nodes(self, settings: Mapping[str, str] | None = None) -> Iterator[dict[str, Node]]:
@@ -76,9 +77,13 @@ class Samples:
         unit: str,
         *targets: Target,
         ours: str = "headrace",
-        peer: str = "kafka",
+        peer: str | None = None,
         beside: str = "Apache Kafka",
     ) -> Row:
+        """A row with the medians of two sides; by default of ours and the only other one."""
+        if peer is None:
+            others = [side for side, kept in self._values if kept == metric and side != ours]
+            peer = others[0] if others else "kafka"
         return Row(
             self.figure,
             metric,

@@ -6,9 +6,7 @@ test leaks in somebody's service.
 
 import os
 import signal
-import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -16,6 +14,7 @@ from hypothesis import settings
 from headrace.launch.java import JavaMissing
 from headrace.launch.zookeeper import ZooKeeperServer, write_config
 from headrace.net.buffers import Buffer, BufferPool
+from tests.fakes.leaks import nothing_left_behind
 
 # In CI the examples are the same every time, so that a red run can be run again; on a developer's
 # machine every run tries others.
@@ -93,24 +92,5 @@ def zookeeper(zookeeper_or_none: object) -> ZooKeeperServer:
 
 @pytest.fixture(autouse=True)
 def no_leaked_threads_or_children() -> Iterator[None]:
-    threads = set(threading.enumerate())
-    children = _children()
-    yield
-    # Threads of executors end a moment after their loop; librdkafka's are not Python's.
-    left = [t for t in threading.enumerate() if t not in threads and not t.daemon]
-    for thread in left:
-        thread.join(5)
-    alive = [t.name for t in left if t.is_alive() and not _of_session(t)]
-    assert not alive, f"threads left behind: {alive}"
-    orphans = _children() - children
-    assert not orphans, f"child processes left behind: {orphans}"
-
-
-def _of_session(thread: threading.Thread) -> bool:
-    """A broker shared by a session starts its workers in whichever test first needs them."""
-    return thread.name.startswith(("asyncio_", "headrace"))
-
-
-def _children() -> set[str]:
-    path = Path(f"/proc/self/task/{os.getpid()}/children")
-    return set(path.read_text().split()) if path.exists() else set()
+    with nothing_left_behind():
+        yield

@@ -137,10 +137,14 @@ TESTED_BY = {
     "cli/test_cli_sql": "cli/sql",
     "cli/test_cli_serve": "cli/daemons cli/demo_job cli/stop cli/version",
     "cli/test_cli_tools": "cli/dump_log cli/perf cli/perf_consume cli/perf_latency "
-    "cli/perf_produce",
+    "cli/perf_produce cli/size",
     "cli/test_cli_topics": "cli/offsets cli/partitions cli/topics cli/topics_delete_records "
     "cli/topics_describe cli/topics_offsets",
     "cli/test_cli_up": "cli/demo_cluster cli/up launch/brokers launch/cluster",
+    "cli/test_cli_reassign": "cli/reassign cli/reassignment_requests cli/reassignment_run "
+    "cli/reassignment_tables cli/reassignment_throttles cli/topics_replicas",
+    "cli/test_cli_decommission": "cli/brokers_decommission",
+    "cli/test_cli_verify_replicas": "cli/replica_fetching cli/verification cli/verify_replicas",
     "cli/test_cli_zookeeper": "cli/zookeeper cli/zookeeper_shell",
     "cli/test_cli_transactions": "cli/transaction_requests cli/transactions",
     "clients/test_consumer_protocol": "broker/handlers/consumer_groups",
@@ -226,7 +230,8 @@ TESTED_BY = {
     "unit/storage/compaction/test_log_cleaner": "storage/compaction/job",
     "unit/storage/test_checkpoint": "storage/aborted_transactions storage/leader_epoch_file "
     "storage/snapshots",
-    "unit/storage/test_log": "storage/roll_limits storage/segment_files",
+    "unit/storage/test_index_rebuild": "storage/index_repair",
+    "unit/storage/test_log": "storage/append_refusals storage/roll_limits storage/segment_files",
     "unit/storage/test_log_manager": "storage/checkpointed_offsets storage/directory_names "
     "storage/log_directories "
     "storage/log_loader storage/log_startup",
@@ -519,3 +524,41 @@ def test_tests_look_inside_a_broker_through_one_door():
                 chain = ast.unparse(node)
                 poked = re.search(r"\brunner\.(node|loop)\b|\._[a-z]\w*\._[a-z]", chain)
                 assert not poked, f"{path}:{node.lineno}: {chain}; use tests/fakes/inside.py"
+
+
+# Names with an underscore that are not ours: of other packages, or of named tuples.
+FOREIGN = {"KafkaError", "TaskContext", "asyncio", "consumer", "spark"}
+OF_TUPLES = {"_asdict", "_fields", "_make", "_replace"}
+# Where a test needs to see behind the door; no others may come.
+PRIVATE_NAMES = {
+    "broker/test_settings_cluster.py": {"_current"},
+    "fakes/inside.py": {"_brokers"},  # the one door to the brokers of a cluster
+    "sim/loop.py": {"_run", "_scheduled"},  # a loop of asyncio that keeps its own time
+    "unit/pipeline/warehouse/test_compaction.py": {"_copy"},
+    "unit/pipeline/warehouse/test_files.py": {"_ROW_GROUP_BYTES", "_WAITING_BYTES_MAX"},
+    "unit/pipeline/warehouse/test_table.py": {"_append"},
+}
+
+
+def test_tests_use_no_private_names():
+    for path in (ROOT / "tests").rglob("*.py"):
+        allowed = PRIVATE_NAMES.get(path.relative_to(ROOT / "tests").as_posix(), set())
+        for node in ast.walk(tree_of(path)):
+            name = private_name(node)
+            assert name is None or name in allowed, f"{path}:{node.lineno}: {name}"
+
+
+def private_name(node: ast.AST) -> str | None:
+    """A private name of another object that is read, or replaced by a monkeypatch."""
+    if isinstance(node, ast.Attribute):
+        owner = ast.unparse(node.value).rpartition(".")[2]
+        if owner in FOREIGN | {"self", "cls", "super()", "os", "sys"} | OF_TUPLES:
+            return None
+        name = node.attr
+    elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("setattr"):
+        strings = [each.value for each in node.args if isinstance(each, ast.Constant)]
+        name = next((each for each in strings if isinstance(each, str)), "")
+    else:
+        return None
+    is_private = name.startswith("_") and not name.startswith("__") and name not in OF_TUPLES
+    return name if is_private else None

@@ -262,7 +262,7 @@ async def test_time_events_and_markers_wait_while_a_shard_is_busy(tmp_path):
             0, producer_id=7, producer_epoch=0, coordinator_epoch=0, committed=True
         )
         shard.rings_at = coordinator.now()
-        coordinator._wake()
+        coordinator.wake()
         assert (told, shard.rung, marked.done()) == ([], [], False)
         slowly.may_go_on.set()
         assert (await large).error_message == "written"
@@ -769,7 +769,7 @@ async def test_a_shard_that_is_woken_slightly_early_is_woken_again(tmp_path):
         coordinator.tell(0, ring_later)
         first = next_deadline_s()
         assert asked_at <= first - rings_in_ms / 1000 <= broker.services.loop.time()
-        coordinator._wake()
+        coordinator.wake()
         assert shard.rung == [] and next_deadline_s() >= first
 
 

@@ -322,7 +322,7 @@ def test_a_producer_id_that_cannot_be_reserved_does_not_stop_the_broker(start):
 
     def draw_in_vain():
         inside.services.producer_ids.next = refuse
-        inside.services.transactions._carry_out_effect(0, DrawProducerId())
+        inside.services.transactions.carry_out_effect(0, DrawProducerId())
 
     inside.do(draw_in_vain)
     assert client.start("tx") == (producer_id, 1)

@@ -3,7 +3,7 @@
 import pytest
 from confluent_kafka import KafkaException
 
-from headrace.testing import Broker
+from headrace.testing import Broker, Cluster
 
 
 @pytest.mark.parametrize("process", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -36,3 +36,12 @@ def test_an_existing_topic_of_another_shape_is_refused_with_both_shapes(tmp_path
 def test_create_topics_refuses_a_topic_that_exists():
     with Broker(topics=["a"]) as broker, pytest.raises(KafkaException, match="TOPIC_ALREADY_EXIST"):
         broker.create_topics(["a"])
+
+
+def test_topics_are_created_also_if_the_controller_has_just_moved():
+    with Cluster() as cluster:
+        cluster.fail("CreateTopics", "NOT_CONTROLLER", times=2)
+        cluster.create_topics({"orders": 2})
+        cluster.wait_in_sync("orders")
+        cluster.produce("orders", ["1 book"])
+        assert [record.value for record in cluster.records("orders")] == [b"1 book"]

@@ -6,7 +6,9 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.broker.controller.leaders import Leaders
+from headrace.coordination.registry import Registry
 from tests.broker.test_cluster import Acknowledged, create, read_all
+from tests.broker.test_reassignment import in_progress, is_assigned, reassign
 from tests.fakes.clusters import ClusterOnOneLoop
 from tests.fakes.waiting import wait_until
 
@@ -101,3 +103,54 @@ def test_the_controller_gives_a_silent_broker_up_after_the_socket_timeout(tmp_pa
             cluster.run(let_go())
         created.result(30)
         assert cluster.state("orders", broker_id=silent) is not None
+
+
+THROTTLES = {
+    "leader": ("leader.replication.throttled.rate", "leader.replication.throttled.replicas"),
+    "follower": ("follower.replication.throttled.rate", "follower.replication.throttled.replicas"),
+}
+SOURCE, TARGET = 0, 1
+
+
+@pytest.mark.parametrize("side", ["leader", "follower"])
+@pytest.mark.parametrize("named", ["*", "1:{other},0:{throttled}"])
+def test_a_throttled_replica_is_held_back_until_the_rate_allows_it(tmp_path, side, named):
+    rate, replicas = THROTTLES[side]
+    throttled, other = (SOURCE, TARGET) if side == "leader" else (TARGET, SOURCE)
+    lists = {
+        "held": named.format(throttled=throttled, other=other),
+        "free": "",
+        "other": f"0:{other},1:{throttled}",  # names no replica that moves
+    }
+    settings = {"replica.fetch.max.bytes": "2000", "replica.fetch.wait.max.ms": "50"}
+    with ClusterOnOneLoop(tmp_path, 2, **settings) as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+        made = [
+            NewTopic(name, 1, replica_assignment=[[SOURCE]], config={replicas: text})
+            for name, text in lists.items()
+        ]
+        for done in admin.create_topics(made).values():
+            done.result(30)
+        producer = Acknowledged(cluster, **{"batch.size": "1500"})
+        for name in lists:
+            producer.send(*(b"%d" % n * 300 for n in range(30)), topic=name)
+        configs = Registry(cluster.tree_session(), 99).configs
+        cluster.run(configs.store("brokers", "<default>", {rate: "1"}))
+        for broker in cluster.brokers.values():
+            wait_until(lambda b=broker: b.services.dynamic_config.config.int(rate) == 1)
+        reassign(cluster, {("held", 0): [SOURCE, TARGET]})
+        hosted = cluster.brokers[TARGET].services.replicas
+        wait_until(lambda: (r := hosted.get("held", 0)) is not None and r.log.log_end > 0)
+        # The others begin later and end, while the first one is held back.
+        reassign(cluster, {("free", 0): [SOURCE, TARGET], ("other", 0): [SOURCE, TARGET]})
+        for name in ("free", "other"):
+            wait_until(lambda n=name: is_assigned(cluster, n, 0, [SOURCE, TARGET]))
+        assert in_progress(cluster).keys() == {("held", 0)}
+        assert hosted.get("held", 0).log.log_end < 30
+
+        cluster.run(configs.store("brokers", "<default>", {}))
+        wait_until(lambda: is_assigned(cluster, "held", 0, [SOURCE, TARGET]))
+        # In sync, it is not held back, whatever the rate is.
+        cluster.run(configs.store("brokers", "<default>", {rate: "1"}))
+        producer.send(b"last", topic="held")
+        wait_until(lambda: hosted.get("held", 0).log.log_end == 31)

@@ -3,8 +3,10 @@
 import json
 
 import pytest
+from confluent_kafka import Consumer, Producer
 
 from headrace.testing import Broker
+from tests.fakes.waiting import wait_until
 
 HEALTHY = {
     "controller",
@@ -196,6 +198,32 @@ def test_a_command_finds_the_next_controller(headrace, own_broker, api, command)
 
 
 # --- features
+
+
+def test_a_level_that_a_group_or_a_transaction_uses_is_not_lowered(headrace, own_broker):
+    servers = own_broker.bootstrap_servers
+    headrace("topics", "create", "used")
+    consumer = Consumer(
+        {"bootstrap.servers": servers, "group.id": "new", "group.protocol": "consumer"}
+    )
+    producer = Producer({"bootstrap.servers": servers, "transactional.id": "open"})
+    try:
+        consumer.subscribe(["used"])
+        wait_until(lambda: consumer.poll(0.1) is None and consumer.assignment())
+        ran = headrace("features", "downgrade", "group.version=0", status=1)
+        assert "group new of the new protocol has members" in ran.err
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.produce("used", b"x")
+        producer.flush()
+        ran = headrace("features", "downgrade", "transaction.version=0", status=1)
+        assert "transaction open is open" in ran.err
+        producer.commit_transaction()
+    finally:
+        consumer.close()
+    headrace("features", "downgrade", "group.version=0")
+    wait_until(lambda: "Complete" in headrace("transactions", "list").out)
+    headrace("features", "downgrade", "transaction.version=0")
 
 
 def test_feature_levels_are_shown_and_changed(headrace, own_broker):

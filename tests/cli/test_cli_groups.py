@@ -106,6 +106,18 @@ def test_a_partition_without_a_committed_offset_has_a_dash(broker, headrace, fil
     consumer.close()
 
 
+def test_the_total_lag_of_a_group_is_shown(broker, headrace, filled):
+    group = f"lagging-of-{filled}"
+    read_some(broker, filled, group, 20)
+    headrace("groups", "reset", group, "--to", "4", "--execute")
+    rows = headrace("groups", "list", "--lag", "--format", "json").document
+    assert [row["lag"] for row in rows if row["group"] == group] == [12]
+    (line,) = (one for one in headrace("groups", "list", "--lag").lines if group in one)
+    assert line.split()[-1] == "12"
+    ran = headrace("groups", "describe", group)
+    assert f"Total lag of {group}: 12 records in 2 partitions" in ran.err
+
+
 def offsets_of(headrace, group):
     rows = headrace("groups", "describe", group, "--format", "json").document
     return {row["partition"]: row["committed"] for row in rows}

@@ -25,8 +25,18 @@ def test_log_dirs_shows_the_directory_and_size_of_partitions(headrace, filled, b
     ran = headrace("log-dirs", filled)
     head, first, second = (line.split() for line in ran.lines)
     assert head == ["BROKER", "DIRECTORY", "FREE", "TOPIC", "PARTITION", "SIZE"]
-    assert first[:2] == ["1", str(broker.data)] and first[3:5] == [filled, "0"]
-    assert int(first[5]) > 0 == int(second[5])
+    assert first[:2] == ["1", str(broker.data)]
+    # FREE and SIZE are a number and a unit.
+    assert first[3].endswith("iB") and first[4:6] == [filled, "0"]
+    assert int(first[6]) > 0 and first[7] == "B" and second[6:] == ["0", "B"]
+
+
+def test_topics_list_shows_the_size_of_all_replicas(headrace, filled):
+    rows = headrace("topics", "list", "--size", "--format", "json").document
+    (size,) = (row["size"] for row in rows if row["name"] == filled)
+    assert size > 0
+    (line,) = (one for one in headrace("topics", "list", "--size").lines if filled in one)
+    assert line.split()[-2:] == [str(size), "B"]
 
 
 def test_kafka_log_dirs_prints_kafkas_document_in_one_line(headrace, filled, broker):
@@ -80,9 +90,9 @@ def test_log_dirs_shows_a_partition_that_is_moving(headrace, tmp_path, monkeypat
         asked = request(dirs=[request.AlterReplicaLogDir(path=there, topics=topics)])
         raw.ask(ApiKey.ALTER_REPLICA_LOG_DIRS, 2, asked)
         ran = headrace("log-dirs", "t")
-        rows = {line.split()[1]: line.split()[5:] for line in ran.lines}
-        assert rows[there] == ["0", "moving", "here,", "3", "records", "left"]
-        assert rows[str(here.parent)][1:] == ["-"]
+        rows = {line.split()[1]: line.split()[6:] for line in ran.lines}
+        assert rows[there] == ["0", "B", "moving", "here,", "3", "records", "left"]
+        assert rows[str(here.parent)][1:] == ["B", "-"]
         ran = headrace("kafka-log-dirs.sh", "--describe", "--topic-list", "t")
         copies = [
             (log_dir["logDir"], copy["offsetLag"])

@@ -78,9 +78,9 @@ def test_retention(headrace, tmp_path):
 def test_a_batch_is_reported_in_one_line(capfd):
     span = Span(TopicPartition("views", 0), bytes(16), 0, 61)
     done = Progress(Decision.COMMIT, (span,), 1_060, 1, 2, 3_531, 2.34)
-    pipeline_load._report(done)
-    pipeline_load._report(done._replace(letter_count=0, row_count=1, file_count=1))
-    pipeline_load._report(done._replace(decision=Decision.REPEATED))
+    pipeline_load.report_progress(done)
+    pipeline_load.report_progress(done._replace(letter_count=0, row_count=1, file_count=1))
+    pipeline_load.report_progress(done._replace(decision=Decision.REPEATED))
     assert capfd.readouterr().out.splitlines() == [
         "committed 1,060 rows and 1 dead letter in 2 files, 3,531 bytes, in 2.3 s",
         "committed 1 row in 1 file, 3,531 bytes, in 2.3 s",

@@ -153,3 +153,14 @@ def test_dump_log_fails_for_what_it_cannot_read(headrace, tmp_path):
     stray = tmp_path / "notes.txt"
     stray.write_text("x")
     assert "is not a log file" in headrace("dump-log", str(stray), status=1).err
+
+
+def test_a_cluster_is_sized_for_a_load(headrace):
+    ran = headrace("size", "--in", "20", "--retention", "7d", "--format", "json")
+    assert ran.document["brokers"] == 3 and ran.document["machines"] == 3
+    assert ran.document["disk_total"] > 20 * 3 * 7 * 86_400
+    ran = headrace("size", "--in", "1000", "--cores", "8")
+    assert "broker.rack" in ran.err
+    rows = {line.split("  ")[0]: line.split() for line in ran.lines}
+    assert int(rows["brokers"][1]) > int(rows["machines"][1]) == 3
+    assert "expected a time" in headrace("size", "--in", "1", "--retention", "x", status=2).err

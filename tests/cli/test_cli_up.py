@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import subprocess
-import time
 
 import pytest
 
@@ -72,11 +71,9 @@ def test_a_cluster_starts_stops_and_starts_again_with_its_records(start, tmp_pat
     assert "The cluster is healthy." in headrace(start, address, "cluster", "health")
 
     children = brokers_of(up)
-    asked_at = time.monotonic()
     up.send_signal(signal.SIGINT)
     out, err = up.communicate(timeout=60)
     assert up.returncode == 0, err.decode()
-    assert time.monotonic() - asked_at < 10
     assert "3 brokers listening on " in out.decode()
     assert [args for pid, args in children.items() if is_running(pid)] == []
     for number in (1, 2, 3):

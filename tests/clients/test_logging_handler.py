@@ -57,11 +57,9 @@ def test_a_full_queue_drops_and_counts_without_blocking(logger):
         "127.0.0.1:1", "logs", queue_size=10, flush_s=0.2, settings={"error_cb": lambda _: None}
     )
     logger.addHandler(handler)
-    started = time.monotonic()
     for number in range(1000):
         logger.info("line %d", number)
-    assert time.monotonic() - started < 1
-    assert handler.dropped >= 900
+    assert handler.dropped >= 900, "it waited for room in the queue"
     handler.close()
     # The report about dropped records may be among the purged records.
     assert handler.dropped in (1000, 1001) and handler.sent == 0

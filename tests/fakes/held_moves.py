@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from headrace.storage.log_move import LogMove
+from headrace.storage.log_copy import LogCopy
 
 
 class Gate(threading.Event):
@@ -22,16 +22,18 @@ class Gate(threading.Event):
 def held_moves(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     """For brokers in this process."""
     gate = Gate()
-    copy = LogMove._copy_missing
+    append = LogCopy.append
 
-    def copy_behind_the_gate(self, missing, **how):
+    def append_behind_the_gate(self, source, name, size, **how):
         gate.copying += 1
         gate.copying_max = max(gate.copying_max, gate.copying)
-        while not gate.is_set() and not self.is_over:
-            gate.wait(0.01)
-        copy(self, missing, **how)
-        gate.copying -= 1
+        try:
+            while not gate.is_set() and not self.is_over():
+                gate.wait(0.01)
+            append(self, source, name, size, **how)
+        finally:
+            gate.copying -= 1
 
-    monkeypatch.setattr(LogMove, "_copy_missing", copy_behind_the_gate)
+    monkeypatch.setattr(LogCopy, "append", append_behind_the_gate)
     yield gate
     gate.set()

@@ -70,7 +70,7 @@ class ClusterInside:
 
     def world(self, broker_id: int) -> World:
         """Clock and files of a broker in this process."""
-        world: World = self._member(broker_id).runner.node._world
+        world: World = self._member(broker_id).runner.node.world
         return world
 
     def read(self, path: str) -> bytes | None:
@@ -81,8 +81,8 @@ class ClusterInside:
         """A session of the tree in memory that belongs to no broker of the cluster."""
         environment = self._brokers.environment
         assert isinstance(environment, Threads)
-        sessions = environment._sessions
-        return sessions._tree.open_session()
+        sessions = environment.sessions
+        return sessions.tree.open_session()
 
 
 def in_sync(

@@ -80,7 +80,7 @@ class Roles:
 
 
 def admin_of(cluster):
-    return AdminClient({"bootstrap.servers": cluster._answering_servers(), "log_level": 0})
+    return AdminClient({"bootstrap.servers": cluster.answering_servers(), "log_level": 0})
 
 
 def create(cluster, new):

@@ -41,14 +41,14 @@ class _Client:
         self.name = name
         self.over = threading.Event()
         self._failure = None
-        self._thread = threading.Thread(target=self._run, name=name)
+        self.thread = threading.Thread(target=self._run, name=name)
 
     def start(self):
-        self._thread.start()
+        self.thread.start()
 
     def close(self):
         self.over.set()
-        self._thread.join()
+        self.thread.join()
         self.check()
 
     def check(self):
@@ -76,7 +76,7 @@ class StockProducer(_Client):
     def __init__(self, history, bootstrap, name, places, *, idempotent=True, compression="none"):
         super().__init__(history, name)
         self.acknowledged_count = 0
-        self._places = places
+        self.places = places
         self._idempotent = idempotent
         self._producer = Producer(
             {
@@ -117,7 +117,7 @@ class StockProducer(_Client):
         return f"{self.name}: {len(self._producer)} queued, waits for {waiting[:3]}"
 
     def _send(self, number):
-        place = self._places[number % len(self._places)]
+        place = self.places[number % len(self.places)]
         value = b"%s-%d" % (self.name.encode(), number)
         # Without idempotence librdkafka repeats a batch behind later ones if the leader changes
         # meanwhile, so such records count as of different producers.
@@ -129,13 +129,13 @@ class StockProducer(_Client):
                     place.topic,
                     value,
                     partition=place.partition,
-                    on_delivery=partial(self._delivered, sent),
+                    on_delivery=partial(self.delivered, sent),
                 )
                 return
             except BufferError:
                 self._producer.poll(0.05)
 
-    def _delivered(self, sent, error, message):
+    def delivered(self, sent, error, message):
         if error is not None:
             self.history.expect_nothing_of(f"{self.name}: {sent.value!r} failed with {error}")
             return
@@ -151,7 +151,7 @@ class StockReader(_Client):
 
     def __init__(self, history, bootstrap, name, places):
         super().__init__(history, name)
-        self._places = places
+        self.places = places
         self._readings = {place: history.start_reading(name, place, 0) for place in places}
         self._consumer = Consumer(
             {
@@ -171,8 +171,8 @@ class StockReader(_Client):
 
     def work(self):
         try:
-            self._consumer.assign([TopicPartition(p.topic, p.partition, 0) for p in self._places])
-            asking = itertools.cycle(self._places)
+            self._consumer.assign([TopicPartition(p.topic, p.partition, 0) for p in self.places])
+            asking = itertools.cycle(self.places)
             while not self.over.is_set():
                 self._read()
                 self._ask_latest(next(asking))
@@ -312,7 +312,7 @@ class StockClients:
             if kind is None:
                 client.close()
             else:
-                client._thread.join(CONVERGE_LIMIT_S)
+                client.thread.join(CONVERGE_LIMIT_S)
 
     def produce(self, name, topic, partitions, **settings):
         places = [Place(topic, number) for number in range(partitions)]
@@ -351,12 +351,12 @@ class StockClients:
         """Stop the load, wait until replicas and readers are level, and note the contents."""
         for producer in self.producers:
             producer.close()
-        places = [place for reader in self.readers for place in reader._places]
+        places = [place for reader in self.readers for place in reader.places]
         for topic in sorted({place.topic for place in places}):
             self.cluster.wait_in_sync(topic)
         self._note_contents(places)
         for reader in self.readers:
-            for place in reader._places:
+            for place in reader.places:
                 end = self.history.contents[place].end
                 wait_until(lambda r=reader, p=place, e=end: r.position(p) >= e, CONVERGE_LIMIT_S)
         self._wait_for_groups()

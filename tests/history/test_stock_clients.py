@@ -22,7 +22,7 @@ def test_an_acknowledgement_counts_with_and_without_an_offset(offset, noted):
     history = History()
     producer = StockProducer(history, NoBrokers.bootstrap_servers, "p", [PLACE])
     sent = history.send("p", PLACE, b"p-0", idempotent=True)
-    producer._delivered(sent, None, Message(value=b"p-0", offset=offset))
+    producer.delivered(sent, None, Message(value=b"p-0", offset=offset))
     assert (sent.outcome, sent.offset) == (Outcome.ACKNOWLEDGED, noted)
     assert producer.acknowledged_count == 1
 
@@ -32,6 +32,6 @@ def test_a_producer_that_ended_is_no_stall():
     producer = StockProducer(clients.history, NoBrokers.bootstrap_servers, "p", [])
     clients.producers.append(producer)
     producer.start()  # it fails at once: it has no place to send to
-    wait_until(lambda: not producer._thread.is_alive())
+    wait_until(lambda: not producer.thread.is_alive())
     with pytest.raises(ZeroDivisionError):
         clients.wait_progress()

@@ -117,5 +117,5 @@ def test_any_bytes_are_a_request_header_or_refused(raw: bytes) -> None:
 def test_an_unsigned_varint_is_read_back(value: int) -> None:
     out = bytearray()
     schema.put_uvarint(out, value)
-    assert schema._read_uvarint(out, 0) == (value, len(out))
+    assert schema.read_uvarint(out, 0) == (value, len(out))
     assert len(out) <= 5

@@ -17,7 +17,7 @@ from headrace.coordination import controller_writes
 from headrace.coordination.term_store import TermStore
 from headrace.coordination.tree import ANY_VERSION, Create, Done, Set
 from headrace.coordination.writer import Writer
-from headrace.core import elections
+from headrace.core import elections, reassignment
 from headrace.core.controller import Controller
 from headrace.core.controller_fencing import ControllerFence
 from headrace.core.groups.classic.group import ClassicGroup
@@ -151,6 +151,21 @@ def _elects_any_replica(original: Any) -> Any:
     return elect
 
 
+def _ends_moves_early(original: Any) -> Any:
+    def is_ready(controller: Any, state: Any) -> bool:
+        live = controller.metadata.brokers
+        return state.is_reassigning and all(each in live for each in state.target_replicas)
+
+    return is_ready
+
+
+def _counts_replicas_as_in_sync(original: Any) -> Any:
+    def restricted(controller: Any, state: Any) -> Any:
+        return original(controller, state._replace(isr=state.replicas))
+
+    return restricted
+
+
 BUGS = {
     "rule-1": _bug(
         "The high watermark counts the confirmed ISR only",
@@ -252,6 +267,14 @@ BUGS = {
         shards,
         "replay_log",
         _loads_up_to_the_high_watermark,
+    ),
+    "removed-too-early": Bug(
+        "Replicas are removed before the added ones are in sync",
+        9,
+        (
+            Patch(reassignment, "is_ready", _ends_moves_early),
+            Patch(reassignment, "_restricted", _counts_replicas_as_in_sync),
+        ),
     ),
     "empty-log-elected": Bug(
         "Any replica is elected, even one whose log is lost",

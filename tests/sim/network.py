@@ -309,7 +309,7 @@ class SimulatedConnection:
         self.peer = peer
         self.is_closed = False
         self._host = host
-        self._received = bytearray()
+        self.received = bytearray()
         self._has_ended = False  # the peer sends no more
         self._broken: int | None = None  # the errno of every call from now on
         self._has_sent_end = False
@@ -326,10 +326,10 @@ class SimulatedConnection:
     def receive_into(self, buffer: Any) -> int:
         if self.is_closed:
             raise os_error(errno.EBADF)
-        if self._received:
-            count = min(len(buffer), len(self._received))
-            buffer[:count] = self._received[:count]
-            del self._received[:count]
+        if self.received:
+            count = min(len(buffer), len(self.received))
+            buffer[:count] = self.received[:count]
+            del self.received[:count]
             # A cut does not hold this back, for brevity: TCP probes a closed window.
             delay_s = self.network.latency_s(*self._way())
             self.network.loop.call_later(delay_s, self.other.window_opened)
@@ -387,7 +387,7 @@ class SimulatedConnection:
     def close(self) -> None:
         if self.is_closed:
             return
-        if self._received:
+        if self.received:
             self.reset()  # as TCP does: the peer must not believe that its bytes were read
         else:
             self._forget()
@@ -431,14 +431,14 @@ class SimulatedConnection:
                 self._send_reset()
             return
         if piece:
-            self._received += piece
+            self.received += piece
         else:
             self._has_ended = True
         self._readable.look()
 
     def _forget(self) -> None:
         self.is_closed = True
-        self._received.clear()
+        self.received.clear()
         self._readable.stop()
         self._writable.stop()
         self._host.connections.pop(self.number, None)
@@ -452,13 +452,13 @@ class SimulatedConnection:
         return self.address[0], self.peer[0]
 
     def _room(self) -> int:
-        return self.network.buffer_size - self._in_flight_size - len(self.other._received)
+        return self.network.buffer_size - self._in_flight_size - len(self.other.received)
 
     def _can_send(self) -> bool:
         return self._broken is not None or self._room() > 0
 
     def _can_receive(self) -> bool:
-        return bool(self._received) or self._has_ended or self._broken is not None
+        return bool(self.received) or self._has_ended or self._broken is not None
 
     def _soonest_arrival(self) -> float:
         return self.network.loop.time() + self.network.latency_s(*self._way())

@@ -56,6 +56,11 @@ _WEIGHTS = {
 _CONTROLLER_CHANGES = [kind for kind in _WEIGHTS if "controller" in kind]
 
 
+# Drawn apart from the others, so that these do not depend on them.
+REASSIGN = "reassign a partition to"  # this broker and ``other``; ``amount`` draws which one
+CANCEL = "cancel all reassignments, asked of"
+
+
 class Times(NamedTuple):
     """In seconds, drawn once for a run."""
 
@@ -109,3 +114,24 @@ def draw_faults(dice: random.Random, times: Times, broker_ids: list[int]) -> lis
         at, broker_id = times.duration - dice.random(), dice.choice(broker_ids)
         faults.append(Fault(len(faults), at, last, broker_id, lasts_s=1.0))
     return faults
+
+
+def draw_moves(
+    dice: random.Random, times: Times, broker_ids: list[int], first_number: int
+) -> list[Fault]:
+    """Reassignments, in three of four runs: to as many replicas as before, or to fewer."""
+    if dice.random() < 0.25:
+        return []
+    moves: list[Fault] = []
+    every_s = dice.choice([0.3, 0.8, 2.0])
+    at = dice.uniform(0, 2 * every_s)
+    while at < times.duration:
+        number = first_number + len(moves)
+        first, *others = dice.sample(broker_ids, dice.choice([2, 3, 3]))
+        if dice.random() < 0.15:
+            moves.append(Fault(number, at, CANCEL, first))
+        else:
+            rest = ",".join(map(str, others))
+            moves.append(Fault(number, at, REASSIGN, first, other=rest, amount=dice.random()))
+        at += dice.uniform(0, 2 * every_s)
+    return moves

@@ -21,6 +21,7 @@ from typing import Any
 
 from headrace.client.errors import Disconnected, Refused
 from headrace.coordination.tree import ANY_VERSION, NoNode
+from headrace.model.cluster_metadata import NO_LEADER
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicPartition
 from headrace.records.batch import headers
@@ -38,7 +39,16 @@ from tests.sim.clients.transactions import TransactionalProducer
 from tests.sim.cluster import PORT, SimulatedBroker, SimulatedCluster
 from tests.sim.files import SimulatedFiles
 from tests.sim.loop import Deadlock, Livelock, run_simulated
-from tests.sim.plan import TREE, Fault, Times, draw_faults, draw_times
+from tests.sim.plan import (
+    CANCEL,
+    REASSIGN,
+    TREE,
+    Fault,
+    Times,
+    draw_faults,
+    draw_moves,
+    draw_times,
+)
 from tests.sim.tree import TreeFaultRates
 
 TOPIC = "t"
@@ -76,7 +86,10 @@ class Run:
         plan_dice = random.Random(f"plan {seed}")
         self.times: Times = draw_times(plan_dice)
         self.broker_count = plan_dice.choice([3, 3, 3, 4, 5])
-        drawn = draw_faults(plan_dice, self.times, list(range(self.broker_count)))
+        broker_ids = list(range(self.broker_count))
+        drawn = draw_faults(plan_dice, self.times, broker_ids)
+        move_dice = random.Random(f"moves {seed}")
+        drawn += draw_moves(move_dice, self.times, broker_ids, len(drawn))
         self.faults = [fault for fault in drawn if fault.number not in without]
         self.dice = random.Random(f"run {seed}")
         self.history = History()
@@ -311,6 +324,10 @@ class Run:
                 await self._create_and_delete(f"{_SHORT_LIVED}{fault.number}", fault.lasts_s)
             case "prefer":
                 await self._elect_preferred(broker)
+            case kind if kind == REASSIGN:
+                await self._reassign(fault)
+            case kind if kind == CANCEL:
+                await self._cancel_reassignments()
             case "replace the controller, cut off from":
                 await self._replace_controller(broker, fault.lasts_s)
             case "depose the controller, and expire the session of":
@@ -390,8 +407,23 @@ class Run:
                 if broker.broker_id in state["isr"] and len(state["isr"]) > 1
             }
             waiting = counts_on if waiting is None else waiting & counts_on
-            if not waiting and all(len(s["isr"]) == REPLICATION_FACTOR for s in states.values()):
+            if not waiting and await self._are_isrs_full(states):
                 return
+
+    async def _are_isrs_full(self, states: Mapping[str, Mapping[str, Any]]) -> bool:
+        """Whether all replicas are in sync, also those that are being added."""
+        for topic, node in (await self._topics()).items():
+            for partition, replicas in node["partitions"].items():
+                state = states.get(f"{topic}-{partition}")
+                if state is None or set(state["isr"]) != set(replicas):
+                    return False
+        return True
+
+    async def _topics(self) -> dict[str, dict[str, Any]]:
+        """The replicas of all topics, as the tree has them."""
+        names = await self._observer.children("/brokers/topics") or []
+        nodes = {name: await self._observer.get(f"/brokers/topics/{name}") for name in names}
+        return {name: json.loads(node.value) for name, node in nodes.items() if node is not None}
 
     async def _states(self) -> dict[str, dict[str, Any]]:
         """The state of every partition, as the tree has it."""
@@ -425,6 +457,52 @@ class Run:
         request = m.ElectLeadersRequest(election_type=0, topic_partitions=None, timeout_ms=1000)
         with contextlib.suppress(Disconnected, Refused):
             await session.ask_host((broker.host, PORT), request, m.ElectLeadersResponse, 2)
+        await session.close()
+
+    async def _reassign(self, fault: Fault) -> None:
+        """Move one partition of any topic, also of those of the coordinators."""
+        places = sorted(await self._states())
+        target = [fault.broker_id, *map(int, fault.other.split(","))]
+        if places:
+            topic, _, partition = places[int(fault.amount * len(places))].rpartition("-")
+            await self._alter_reassignments([(topic, int(partition))], target)
+
+    async def _cancel_reassignments(self) -> None:
+        moving = [
+            (topic, int(partition))
+            for topic, node in (await self._topics()).items()
+            for partition in {**node["adding_replicas"], **node["removing_replicas"]}
+        ]
+        await self._alter_reassignments(moving, None)
+
+    async def _alter_reassignments(
+        self, places: Iterable[tuple[str, int]], replicas: list[int] | None
+    ) -> None:
+        """Ask the controller once; it may refuse, or be gone."""
+        found = await self._controller_and(self.cluster.brokers[0])
+        if not found:
+            return
+        kind = m.AlterPartitionReassignmentsRequest
+        topics: dict[str, list[int]] = {}
+        for topic, partition in places:
+            topics.setdefault(topic, []).append(partition)
+        request = kind(
+            topics=[
+                kind.ReassignableTopic(
+                    name=topic,
+                    partitions=[
+                        kind.ReassignablePartition(partition_index=each, replicas=replicas)
+                        for each in partitions
+                    ],
+                )
+                for topic, partitions in topics.items()
+            ]
+        )
+        session = self.cluster.session("moves")
+        with contextlib.suppress(Disconnected, Refused):
+            await session.ask_host(
+                (found[0].host, PORT), request, m.AlterPartitionReassignmentsResponse, 1
+            )
         await session.close()
 
     async def _end_faults(self) -> None:
@@ -470,6 +548,9 @@ class Run:
         if not all(self._short_lived.values()):
             return f"topics are created and deleted: {self._short_lived}"
         stored = await self._states()
+        for topic_name, node in (await self._topics()).items():
+            if node["adding_replicas"] or node["removing_replicas"]:
+                return f"{topic_name} is being reassigned: {node}"
         for broker in self.cluster.brokers:
             request = m.MetadataRequest(topics=None, allow_auto_topic_creation=False)
             try:
@@ -493,6 +574,8 @@ class Run:
                         place = f"{topic.name}-{partition.partition_index}"
                         text = f"{broker.host}: {place} has leader {partition.leader_id}"
                         return f"{text}, ISR {isr} of {replicas}"
+                    if broker.broker_id not in replicas and _has_role(broker, topic, partition):
+                        return f"{broker.host} has a role in {topic.name}, whose replicas it left"
                     state = stored[f"{topic.name}-{partition.partition_index}"]
                     if (state["leader"], state["leader_epoch"], sorted(state["isr"])) != (
                         partition.leader_id,
@@ -509,13 +592,33 @@ class Run:
             for committed_only in (False, True):
                 await read_to_end(session, self.history, place, committed_only=committed_only)
         await asyncio.sleep(2)  # a follower learns the last high watermark with its next fetch
+        topics = await self._topics()
         for place in (*self.places, *compacted):
             end = self.history.contents[place].end
+            replicas = topics[place.topic]["partitions"][str(place.partition)]
             for broker in self.cluster.brokers:
+                if broker.broker_id not in replicas:
+                    continue  # a broker may keep old files until its next start
                 entries = _entries_on_disk(broker, place)
                 if entries is not None:
                     self.history.find_replica(place, broker.broker_id, end, entries)
         await session.close()
+
+
+def _has_role(
+    broker: SimulatedBroker,
+    topic: m.MetadataResponse.MetadataResponseTopic,
+    partition: m.MetadataResponse.MetadataResponsePartition,
+) -> bool:
+    """Whether it leads or follows."""
+    services = None if broker.broker is None else broker.broker.services
+    if services is None:
+        return False
+    replica = services.replicas.get(topic.name or "", partition.partition_index)
+    if replica is None:
+        return False
+    following = replica.partition.following
+    return following is None or following.leader != NO_LEADER
 
 
 def _partitions_on_disk(broker: SimulatedBroker) -> list[str]:

@@ -251,7 +251,7 @@ async def test_indexes_are_rebuilt_inline():
     machine.kill()
     machine.start()
     log = machine.log()
-    machine.logs._resources.indexes.rebuildable_size_max = 100
+    machine.logs.resources.indexes.rebuildable_size_max = 100
     with pytest.raises(Exception, match="being rebuilt"):
         log.read(3, 1000, log.log_end)
     await asyncio.sleep(1)

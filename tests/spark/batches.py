@@ -115,9 +115,10 @@ class Batches:
             if function.declared.kind in ("table", "topic") and (not only or name in only)
         ]
         # Name of a table or function of a topic -> number of the batch -> its rows.
-        self._rows: dict[str, dict[int, pa.Table]] = {}
+        self.rows: dict[str, dict[int, pa.Table]] = {}
         self._seen: dict[str, set[str]] = {}
         self._inputs: list[dict[str, Any]] = []
+        self._collected: dict[Any, pa.Table] = {}  # the rows of steps in one batch
 
     def run(self, events: Mapping[str, pa.Table]) -> None:
         """Run the next batch: rows by topic; a topic that is not named has none."""
@@ -127,12 +128,12 @@ class Batches:
     def run_last_again(self) -> None:
         """Run the last batch once more, as after a kill between its effects and its commit."""
         number = len(self._inputs) - 1
-        before = {name: rows[number] for name, rows in self._rows.items() if number in rows}
+        before = {name: rows[number] for name, rows in self.rows.items() if number in rows}
         self._run(number)
         for name, rows in before.items():
             if not self._options(name).get("merge"):  # sketches draw lots
-                assert sorted_rows(self._rows[name][number]) == sorted_rows(rows), name
-            self._rows[name][number] = rows  # its transaction drops the second
+                assert sorted_rows(self.rows[name][number]) == sorted_rows(rows), name
+            self.rows[name][number] = rows  # its transaction drops the second
 
     def table(self, name: str) -> Any:
         """All rows of a table, one per key; sketches are shown as a reader sees them."""
@@ -163,7 +164,7 @@ class Batches:
             for name, function in self._functions.items()
             if function.declared.kind == "topic" and function.declared.topic == topic
         )
-        batches = self._rows.get(name, {})
+        batches = self.rows.get(name, {})
         return [row for number in sorted(batches) for row in batches[number].to_pylist()]
 
     def _options(self, name: str) -> dict[str, Any]:
@@ -197,10 +198,13 @@ class Batches:
     def _run(self, number: int) -> None:
         known = dict(self._inputs[number])
         for name in self._sinks:
-            rows = self._call(name, number, known).toArrow()
-            self._rows.setdefault(name, {})[number] = rows
-        for frame in known.values():
-            frame.unpersist()
+            rows = self._arrow(self._call(name, number, known))
+            self.rows.setdefault(name, {})[number] = rows
+        self._collected.clear()
+
+    def _arrow(self, frame: Any) -> pa.Table:
+        """The rows of a frame. Those of a step are known."""
+        return self._collected[frame] if frame in self._collected else frame.toArrow()
 
     def _call(self, name: str, number: int, known: dict[str, Any]) -> Any:
         function = self._functions[name]
@@ -223,12 +227,15 @@ class Batches:
     def _step(self, name: str, number: int, known: dict[str, Any]) -> Any:
         """The rows of a step, computed once."""
         rows = self._call(name, number, known)
-        return self._spark.createDataFrame(rows.toArrow(), rows.schema)
+        collected = rows.toArrow()
+        frame = self._spark.createDataFrame(collected, rows.schema)
+        self._collected[frame] = collected
+        return frame
 
     def _before(self, name: str, number: int) -> Any:
         """The rows of a table before a batch, one per key."""
         options = self._options(name)
-        if not any(batch < number for batch in self._rows.get(name, ())):
+        if not any(batch < number for batch in self.rows.get(name, ())):
             return self._spark.createDataFrame([], options["schema"])
         if options.get("merge"):
             return self._merged(name, number)
@@ -255,7 +262,7 @@ class Batches:
     def _appended(self, name: str, number: int) -> pa.Table:
         parts = [
             rows.append_column("_batch", pa.array(np.full(len(rows), batch)))
-            for batch, rows in sorted(self._rows[name].items())
+            for batch, rows in sorted(self.rows[name].items())
             if batch < number
         ]
         # In one chunk: Spark ends at an empty one.
@@ -265,3 +272,13 @@ class Batches:
 def sorted_rows(table: pa.Table) -> list[tuple[Any, ...]]:
     """The rows of a table in a fixed order, to compare them."""
     return sorted((tuple(row.values()) for row in table.to_pylist()), key=repr)
+
+
+def computed_by_duckdb(raw: Mapping[str, pa.Table], query: str) -> pa.Table:
+    """The result of ``query`` over all events, by topic; their column ``at`` is ``time`` there."""
+    with duckdb.connect() as database:
+        database.execute("set timezone = 'UTC'")
+        for topic, rows in raw.items():
+            columns = ["time" if name == "at" else name for name in rows.column_names]
+            database.register(topic.replace("-", "_"), rows.rename_columns(columns))
+        return database.sql(query).to_arrow_table()

@@ -1,17 +1,25 @@
 """The activity job: the same events in any batches give what DuckDB computes from all of them."""
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from headrace.pipeline.jobs import activity
-from tests.spark.batches import Batches, arrivals, sorted_rows
+from tests.spark.batches import (
+    Batches,
+    arrivals,
+    computed_by_duckdb,
+    small_data,
+    sorted_rows,
+)
 from tests.spark.streamed import streamed
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+BATCHES = (1, 7, "streamed")
 
 DAY = datetime(2026, 3, 7, 22, tzinfo=UTC)  # two days: the events go on past midnight
 HLL_ERROR = 0.05  # three times the standard error of 1.6 %
@@ -67,35 +75,27 @@ def raw():
     return events(seed=14)
 
 
-@pytest.fixture(scope="module", params=[1, 7, 12, "streamed"])
-def job(request, spark, raw, tmp_path_factory):
+@pytest.fixture(scope="module")
+def job(batches, spark, raw, tmp_path_factory):
     """The job after so many batches, of which the last ran twice; or after two runs as streams."""
-    if request.param == "streamed":
+    if batches == "streamed":
         with streamed(spark, "activity", tmp_path_factory.mktemp("warehouse")) as job:
             for batch in arrivals(raw, 2, seed=2):
                 job.run(batch)
             yield job
     else:
-        job = Batches(spark, activity)
-        for batch in arrivals(raw, request.param, seed=request.param):
-            job.run(batch)
-        job.run_last_again()
-        yield job
+        with small_data(spark):
+            job = Batches(spark, activity)
+            for batch in arrivals(raw, batches, seed=batches):
+                job.run(batch)
+            job.run_last_again()
+            yield job
 
 
 @pytest.fixture
 def expected(raw):
     """Rows that DuckDB computes from all events."""
-
-    def computed(query):
-        with duckdb.connect() as database:
-            database.execute("set timezone = 'UTC'")
-            for topic, rows in raw.items():
-                columns = ["time" if name == "at" else name for name in rows.column_names]
-                database.register(topic.replace("-", "_"), rows.rename_columns(columns))
-            return database.sql(query).to_arrow_table()
-
-    return computed
+    return partial(computed_by_duckdb, raw)
 
 
 def check(table, expected):

@@ -8,7 +8,7 @@ import pytest
 from deltalake import write_deltalake
 
 from headrace.cli.options import Format
-from headrace.cli.sql import _LivePrinter, _show
+from headrace.cli.sql import LivePrinter, show
 from headrace.pipeline.errors import BadQuery
 from headrace.pipeline.runner.directory import PipelineDirectory
 from headrace.pipeline.sql import SqlSettings, find_views, follow, make_frame
@@ -95,10 +95,12 @@ def test_a_live_query_shows_rows_as_they_come(ask, topics, tmp_path, capfd):
         live=True,
         from_beginning=True,
     )
-    printer = _LivePrinter(Format.JSON, 2)
+    printer = LivePrinter(Format.JSON, 2)
+    sent = []
 
     def shown(batch):
-        if batch.num_rows and printer._left == 2:
+        if batch.num_rows and not sent:
+            sent.append(batch)
             topics.send(topic, [json.dumps({"id": 9, "item": "pen"})])
         return printer.show(batch)
 
@@ -116,14 +118,14 @@ def test_rows_are_printed(spark, capfd):
         "x'00ff' as raw, null as nothing, 1.50BD as price union all select 2, null, null, "
         "null, null, null order by 1"
     )
-    _show(frame, 1, Format.TABLE)
+    show(frame, 1, Format.TABLE)
     printed = capfd.readouterr()
     assert printed.out.splitlines() == [
         "n  at                         words       raw   nothing  price",
         '1  2026-11-17T12:00:00+00:00  ["a", "b"]  00ff  -        1.50',
     ]
     assert "first 1 row; see --limit" in printed.err
-    _show(frame, 5, Format.JSON)
+    show(frame, 5, Format.JSON)
     first, second = json.loads(capfd.readouterr().out)
     assert first == {
         "n": 1, "at": "2026-11-17T12:00:00+00:00", "words": ["a", "b"], "raw": "00ff",

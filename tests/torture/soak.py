@@ -26,7 +26,7 @@ from tests.fakes.inside import ClusterInside
 from tests.fakes.waiting import wait_until
 from tests.history.checker import anomalies, sent_again
 from tests.history.history import History
-from tests.history.stock_clients import StockClients
+from tests.history.stock_clients import CONVERGE_LIMIT_S, StockClients
 
 PARTITIONS = 3
 CHAPTER_S = 100
@@ -41,6 +41,14 @@ LOAD = {
     "idempotent": {"compression": "lz4"},
 }
 SURVIVOR = 2
+# The controller is elsewhere, or is gone before it could answer.
+MOVED = (
+    KafkaError.NOT_CONTROLLER,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError._TIMED_OUT,
+    KafkaError._TRANSPORT,
+    KafkaError._ALL_BROKERS_DOWN,
+)
 WARM_UP = 0.25  # of the samples: caches fill before memory is compared
 MEMORY_GROWTH_MAX = 1.25
 FILES_GROWTH_MAX = 40
@@ -178,9 +186,7 @@ def usage_of(pid):
 def chapter(cluster, dice, number, meter, until):
     """Load and faults until the given time; returns the anomalies and the acknowledged count."""
     topics = {f"{name}-{number}": options for name, options in LOAD.items()}
-    cluster.create_topics(
-        {name: {"partitions": PARTITIONS, "min.insync.replicas": 2} for name in topics}
-    )
+    create_topics(cluster, topics)
     history = History()
     before = meter.acknowledged()
     with StockClients(history, cluster) as clients:
@@ -203,24 +209,41 @@ def chapter(cluster, dice, number, meter, until):
     return [f"chapter {number}: {found}" for found in anomalies(history)]
 
 
+def create_topics(cluster, names):
+    shape = {"partitions": PARTITIONS, "min.insync.replicas": 2}
+    for name in names:
+        persist(
+            lambda name=name: cluster.create_topics({name: shape}), KafkaError.TOPIC_ALREADY_EXISTS
+        )
+
+
 def delete_topics(cluster, names):
-    """librdkafka does not look for the new controller when a fault has just moved it."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
 
-    def deleted(name):
-        try:
-            admin.delete_topics([name])[name].result(30)
-        except KafkaException as refused:
-            code = refused.args[0].code()
-            if code == KafkaError.NOT_CONTROLLER:
-                admin.list_topics(timeout=10)
-                return False
-            if code != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise
-        return True
+    def delete(name):
+        admin.list_topics(timeout=10)  # librdkafka does not look for a new controller by itself
+        admin.delete_topics([name])[name].result(30)
 
     for name in names:
-        wait_until(partial(deleted, name))
+        persist(partial(delete, name), KafkaError.UNKNOWN_TOPIC_OR_PART)
+
+
+def persist(change, done):
+    """Repeat a change that the last fault may hit, until it succeeds or was ``done`` before."""
+
+    def is_done():
+        try:
+            change()
+        except KafkaException as refused:
+            error = refused.args[0]
+            if error.code() == done:
+                return True
+            if not (error.retriable() or error.code() in MOVED):
+                raise
+            return False
+        return True
+
+    wait_until(is_done, CONVERGE_LIMIT_S)
 
 
 def soak(minutes, seed, data):

@@ -204,7 +204,7 @@ class Transactional:
 
     def act(self):
         if self.written and self.world.dice.random() < 0.5:
-            self._end(commit=self.world.dice.random() < 0.7)
+            self.end(commit=self.world.dice.random() < 0.7)
             return
         places = {self.world.place() for _ in range(self.world.dice.choice([1, 2]))}
         self.parts = self.parts or {place: self.world.values(self.number) for place in places}
@@ -232,7 +232,7 @@ class Transactional:
             self.written += values
         self.parts = {}
 
-    def _end(self, *, commit):
+    def end(self, *, commit):
         request = m.EndTxnRequest(
             transactional_id=self.name,
             producer_id=self.producer[0],
@@ -357,7 +357,7 @@ def finish(clients):
     """Commit the open transactions."""
     for client in clients:
         if isinstance(client, Transactional) and client.written:
-            client._end(commit=True)
+            client.end(commit=True)
     settle([client.connection for client in clients])
 
 

@@ -83,7 +83,7 @@ class Broker:
         """
         loop = self._loop = asyncio.get_running_loop()
         self._config = config
-        self._world = world or World()
+        self.world = world or World()
         self._open_tree = open_tree or _open_embedded_tree
         self._joins_cluster = is_tree_shared or config.is_on_zookeeper
         self._is_killed = False
@@ -92,7 +92,7 @@ class Broker:
         self._bugs = Bugs()
         self._waiting = Waiting(loop, self.fail)
         self._metadata = MetadataCache(loop, self.fail)
-        self._listeners = Listeners(config, self._world, loop)
+        self._listeners = Listeners(config, self.world, loop)
         self.addresses = self._listeners.addresses  # as bound, by listener name
         self.services: Services | None = None  # while it runs
         self.dispatch: Dispatch | None = None  # while it runs
@@ -131,7 +131,7 @@ class Broker:
 
     async def _start_steps(self) -> None:
         on_stop = self._lifecycle.on_stop
-        self._world.start_threads(self._loop)
+        self.world.start_threads(self._loop)
         on_stop("listeners", lambda clean: self._listeners.close())
         self._listeners.bind()  # early: a port in use should be reported before a long recovery
         logs = self._new_logs()
@@ -165,12 +165,12 @@ class Broker:
         paths = [Path(path) for path in config.list("log.dirs")]
         node_id = config.int("node.id")
         if node_id < 0:
-            node_id = owner_of(self._world.files, paths) or _DEFAULT_NODE_ID
+            node_id = owner_of(self.world.files, paths) or _DEFAULT_NODE_ID
         # Topic settings are in the coordination tree, which is read next.
         plain = topic_config(config, {})
         return LogManager(
             paths,
-            world=self._world,
+            world=self.world,
             node_id=node_id,
             config_of=lambda topic: plain,
             producer_expiration_ms=config.int("producer.id.expiration.ms"),
@@ -184,7 +184,7 @@ class Broker:
         logs.directories.lock()
         _refuse_member(logs)
         broker_id = BrokerId(logs.directories.node_id)
-        registry = Registry(await self._open_tree(logs, self._world), broker_id)
+        registry = Registry(await self._open_tree(logs, self.world), broker_id)
         on_stop("cluster metadata", lambda clean: registry.close())
         on_stop("background tasks", lambda clean: self._tasks.cancel_all())
         parts = self._parts(broker_id, logs, registry)
@@ -193,17 +193,17 @@ class Broker:
             broker_id=broker_id,
             endpoints=self._listeners.endpoints(),
             cluster_id=None if logs.directories.cluster_is_new else logs.directories.cluster_id,
-            world=self._world,
+            world=self.world,
             dynamic_config=parts.dynamic_config,
             metadata_cache=self._metadata,
             logs=logs,
             replicas=parts.replicas,
         )
-        logs.open_all(self._world.now(), await startup.deleted_topics())
+        logs.open_all(self.world.now(), await startup.deleted_topics())
         changes = await startup.run(found_partitions(logs))
         logs.directories.adopt_cluster(self._metadata.current.cluster_id)
-        logs.directories.losses_known()  # there is no other replica that could lead
-        controller = ControllerService(changes, parts.dynamic_config, self._metadata, self._world)
+        logs.directories.losses_reported()  # there is no other replica that could lead
+        controller = ControllerService(changes, parts.dynamic_config, self._metadata, self.world)
         producer_ids = ProducerIds(registry.reserve_producer_ids)
         return self._services(parts, logs, controller, producer_ids, controller.moved, None)
 
@@ -216,14 +216,14 @@ class Broker:
         known_id = (
             self._config.node_id
             if self._config.node_id_is_given
-            else owner_of(self._world.files, (each.path for each in logs.directories))
+            else owner_of(self.world.files, (each.path for each in logs.directories))
         )
         member = ClusterMember(
             self._sessions(logs),
             self._config,
             logs,
             known_id,
-            self._world,
+            self.world,
             self._tasks,
             self.fail,
         )
@@ -240,13 +240,13 @@ class Broker:
         )
 
     def _sessions(self, logs: LogManager) -> "Sessions":
-        from headrace.broker.sessions import GivenSessions, ZooKeeperSessions
+        from headrace.broker.sessions import InProcessSessions, ZooKeeperSessions
 
         if self._config.is_on_zookeeper:
             log_dir = Path(self._config.list("log.dirs")[0])
-            return ZooKeeperSessions(self._config, self._world.files, log_dir)
-        return GivenSessions(
-            lambda: self._open_tree(logs, self._world),
+            return ZooKeeperSessions(self._config, self.world.files, log_dir)
+        return InProcessSessions(
+            lambda: self._open_tree(logs, self.world),
             self._config.int("zookeeper.session.timeout.ms"),
         )
 
@@ -254,7 +254,7 @@ class Broker:
         dynamic_config = DynamicConfig(registry.configs, self._config, broker_id)
         dynamic_config.on_change(lambda config: self._config_changed(config, logs))
         effects = Effects(self._waiting)
-        appender = Appender(self._world, self._waiting, effects, self._tasks)
+        appender = Appender(self.world, self._waiting, effects, self._tasks)
         replicas = ReplicaManager(
             self._loop,
             broker_id,
@@ -270,7 +270,7 @@ class Broker:
         peers = Peers(
             lambda broker_id: self._metadata.current.brokers.get(broker_id),
             self._config.inter_broker_listener,
-            self._world.network.dial,
+            self.world.network.dial,
         )
         return Parts(broker_id, dynamic_config, appender, replicas, peers, registry.topics)
 
@@ -288,7 +288,7 @@ class Broker:
         waiting, metadata = self._waiting, self._metadata
         host = self._coordinator_host(parts)
         groups = GroupCoordinator(host)
-        markers = MarkerWriter(replicas, appender, waiting, groups, self._world)
+        markers = MarkerWriter(replicas, appender, waiting, groups, self.world)
         transactions = TransactionCoordinator(host, producer_ids, markers, topics)
         moves = LogDirMoves(self._loop, logs, replicas, dynamic_config, moved, self.fail)
         metadata.on_topics_changed(lambda deleted: waiting.serve())
@@ -296,7 +296,7 @@ class Broker:
         return Services(
             broker_id=replicas.broker_id,
             loop=self._loop,
-            world=self._world,
+            world=self.world,
             fail=self.fail,
             tasks=self._tasks,
             bugs=self._bugs,
@@ -315,7 +315,7 @@ class Broker:
             moves=moves,
             fetch_sessions=FetchSessions(
                 self._config.int("max.incremental.fetch.session.cache.slots"),
-                lambda: draw_fetch_session_id(self._world.random),
+                lambda: draw_fetch_session_id(self.world.random),
             ),
             member=member,
         )
@@ -323,7 +323,7 @@ class Broker:
     def _coordinator_host(self, parts: Parts) -> Host:
         return Host(
             self._loop,
-            SteadyClock(self._world.now, self._loop.time),
+            SteadyClock(self.world.now, self._loop.time),
             parts.dynamic_config,
             self._metadata,
             parts.replicas,
@@ -424,7 +424,7 @@ class Broker:
 
 
 def _refuse_member(logs: LogManager) -> None:
-    """On its own, a node would lead every replica that it has, and take records into each."""
+    """Refuse the logs of a cluster's broker: a standalone node would lead all its replicas."""
     for path in logs.directories.traces_of(ZOOKEEPER_SESSION):
         raise ConfigError(
             f"{path} shows that these logs belong to a broker of a cluster. Set zookeeper.connect, "

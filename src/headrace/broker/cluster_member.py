@@ -99,7 +99,7 @@ class ClusterMember:
             world=self._world,
             fail=self._fail,
             begin_term=lambda *election: self.controller.begin_term(*election),
-            losses_known=self._logs.directories.losses_known,
+            losses_reported=self._logs.directories.losses_reported,
         )
 
     def _refuse_embedded_tree(self) -> None:
@@ -139,7 +139,7 @@ class ClusterMember:
         )
         first_session = tree.session
         await self._in_a_session(lambda: self._agree_on_cluster_id(tree))
-        metadata_cache.know_cluster(self.cluster_id)
+        metadata_cache.set_cluster_id(self.cluster_id)
         replicas, dynamic_config = parts.replicas, parts.dynamic_config
 
         def apply_to_topic(topic: str) -> None:
@@ -163,7 +163,7 @@ class ClusterMember:
         self._topics_at_start = assignments.keys() - deleted
 
         async def catch_up() -> None:
-            metadata_cache.keep_topics(await load_assignments(tree))
+            metadata_cache.keep_only_topics(await load_assignments(tree))
             await config_watch.load()
             await self._read_features(metadata_cache)
             self.directories.record_again()
@@ -279,7 +279,7 @@ class ClusterMember:
                 self._controller_id,
             )
         ):
-            # It is in no ISR now. A leader would take it back while it fetches.
+            # This broker is in no ISR now. A leader would add it again while it fetches.
             await self._parts.replicas.stop()
         await self.membership.resign()
         if clean:

@@ -145,7 +145,7 @@ class Dispatch:
             )
             self._fetching.fetch(link, context, request)
         elif size > _FRAME_SIZE_ON_LOOP_MAX:
-            self._decode_apart(link, context, header, view[start:end], start)
+            self._decode_in_thread(link, context, header, view[start:end], start)
         else:
             cache_key = ResponseCache.cache_key(context, view[header.body_position : end])
             cached = self._cached_response(context, cache_key)
@@ -231,7 +231,7 @@ class Dispatch:
         request, _ = decode(view, header.body_position, end)
         return request
 
-    def _decode_apart(
+    def _decode_in_thread(
         self, link: Link, context: Context, header: RequestHeader, frame: memoryview, start: int
     ) -> None:
         """Decode a very large frame in a thread, so that it does not block other requests."""

@@ -1,22 +1,27 @@
 """The partition directories of a member of a cluster: strays, missing ones, places of new ones.
 
 In a cluster the tree is the truth. A directory whose topic the tree does not know, or whose
-partition is not assigned to this broker, is set aside at the start and reported; only the
-controller's StopReplica deletes files. The log directory of every partition is recorded
+partition is not assigned to this broker, is set aside at the start and reported. While the broker
+runs, files are deleted by the controller's StopReplica, or if its metadata and the tree say that
+the partition was reassigned. The log directory of every partition is recorded
 (``core.directory_assignment``), so that a missing disk is noticed at the next start.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from headrace.coordination.registry import Registry
 from headrace.coordination.tree import SessionLost
-from headrace.core.directory_assignment import AssignmentChange, DirectoryAssignment
+from headrace.core.directory_assignment import (
+    AssignmentChange,
+    DirectoryAssignment,
+    LoadedAssignment,
+)
 from headrace.core.topics import is_internal
 from headrace.model.cluster_metadata import NO_LEADER, PartitionState, TopicState
-from headrace.model.errors import Fenced, Rejected
+from headrace.model.errors import Corrupt, Fenced, Rejected
 from headrace.model.ids import (
     NO_LEADER_EPOCH,
     NO_TOPIC_ID,
@@ -34,6 +39,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("headrace.controller")
 
 _NAMED_MAX = 5  # partitions in one log line
+_ASK_AGAIN_S = 1.0
 
 
 class MemberDirectories:
@@ -68,6 +74,9 @@ class MemberDirectories:
         in_use = {d for topic in loaded.topics.values() for d in topic.directories.values()}
         paths = {each.directory_id: str(each.path) for each in self._online()}
         self._has_known_directories = loaded.paths.keys() == paths.keys()
+        is_replaced = self._is_replaced(loaded, paths)
+        if is_replaced:
+            loaded = LoadedAssignment({}, {})
         known = {i: path for i, path in loaded.paths.items() if i in in_use} | paths
         if known != loaded.paths:
             await self._registry.directories.store_paths(known)
@@ -78,8 +87,30 @@ class MemberDirectories:
             name: self._own_part(name, assignment) for name, assignment in assignments.items()
         }
         self._find_missing(topics)
+        self.are_logs_missing = self.are_logs_missing or is_replaced
         found = {log.topic_partition: log.directory.directory_id for log in self._logs}
         await self._store(self._assignment.decide_settled(topics, found))
+
+    def _is_replaced(self, loaded: LoadedAssignment, online: Mapping[str, str]) -> bool:
+        """Whether this is a new machine, or has only new disks, under the id of a lost broker.
+
+        Then nothing is left to wait for: its replicas are fetched again from their leaders.
+        """
+        if (
+            not loaded.topics
+            or not self.are_all_online
+            or not online.keys().isdisjoint(loaded.paths)
+        ):
+            return False
+        _log.warning(
+            "Broker %d starts with empty logs: none of its log directories (%s) is one of its last "
+            "process (%s). It fetches its partitions again. If disks are only not mounted, stop "
+            "the broker and mount them",
+            self._broker_id,
+            ", ".join(online.values()),
+            ", ".join(loaded.paths.values()),
+        )
+        return True
 
     def _set_aside_strays(self, assignments: Mapping[str, "Assignment"]) -> None:
         for log in self._logs:
@@ -160,11 +191,11 @@ class MemberDirectories:
     def was_never_created(self, state: PartitionState) -> bool:
         """Whether a partition that this broker should lead has no records, although it is not new.
 
-        Its first leader was alone in the ISR, this broker, and ended before it created the log.
-        No other broker may lead, so this one must create the log. It must not if it has lost the
-        log: as leader, an empty log would make the followers drop their records. So nothing may
-        hint at a log: a leader changed the ISR (which leaves the leader epoch as it is), a log
-        directory is recorded, or the log directories are not those of the last process.
+        This broker was its first leader and alone in the ISR, and ended before it created the
+        log. No other broker may lead, so this one must create the log now. A broker that has lost
+        the log must not: a leader with an empty log makes the followers drop their records. So
+        there must be no sign of a log: the ISR never changed, no log directory is recorded, and
+        the log directories are those of the last process.
         """
         return (
             state.leader == self._broker_id
@@ -223,6 +254,32 @@ class MemberDirectories:
             gone = [_topic(name, topic_id, ()) for name, topic_id in topics.items()]
             nothing: dict[TopicId, set[str]] = {topic.topic_id: set() for topic in gone}
             self._record(lambda: self._assignment.decide_forgotten(gone, nothing))
+
+    def left(self, topic: str, topic_id: TopicId, partitions: Collection[int]) -> None:
+        """This broker has deleted these partitions, and still has others of the topic."""
+        state = _topic(topic, topic_id, ())
+        self._record(lambda: self._assignment.decide_left(state, partitions))
+
+    def delete_if_unassigned(
+        self, topic_partition: TopicPartition, topic_id: TopicId, delete: Callable[[], None]
+    ) -> None:
+        """Call ``delete`` if the tree confirms that a partition is not assigned to this broker."""
+        self._tasks.spawn(self._delete_if_unassigned(topic_partition, topic_id, delete))
+
+    async def _delete_if_unassigned(
+        self, topic_partition: TopicPartition, topic_id: TopicId, delete: Callable[[], None]
+    ) -> None:
+        store = self._registry.topics
+        while True:
+            try:
+                if not await store.is_assigned(topic_partition, topic_id, self._broker_id):
+                    delete()
+                return
+            except SessionLost:
+                await asyncio.sleep(_ASK_AGAIN_S)
+            except Corrupt as error:
+                _log.error("%s. The files of %s stay for now", error, topic_partition)
+                return
 
     def _record(self, decide: Callable[[], AssignmentChange]) -> None:
         self._tasks.spawn(self._record_in_turn(decide))

@@ -54,7 +54,7 @@ class Sessions(Protocol):
     async def open(self) -> Tree: ...
 
     async def release(self, session_id: int) -> bool:
-        """End an earlier session of this broker; False unless it was one."""
+        """End an earlier session of this broker; False if it is not this broker's."""
         ...
 
     def remember(self, session: Tree) -> None:
@@ -74,11 +74,11 @@ class Membership:
         world: World,
         fail: Callable[[BaseException], None],
         begin_term: BeginTerm,
-        losses_known: Callable[[], None],
+        losses_reported: Callable[[], None],
     ) -> None:
         """``fail`` stops the broker, if another broker has taken its id.
 
-        ``losses_known`` notes on disk that a controller knows of the records that may be lost.
+        ``losses_reported`` notes on disk that a controller knows of the records that may be lost.
         """
         self._tree = tree
         self._sessions = sessions
@@ -86,7 +86,7 @@ class Membership:
         self._world = world
         self._fail = fail
         self._begin_term = begin_term
-        self._losses_known = losses_known
+        self._losses_reported = losses_reported
         self._controller_knows = False  # of this registration
         self._fence = ControllerFence()
         self.applying = asyncio.Lock()  # held while a request of the controller is applied
@@ -130,12 +130,12 @@ class Membership:
         if refusal is ErrorCode.NONE and broker_epoch == self.broker_epoch:
             # The controller sends nothing to a new broker before it has corrected the ISRs.
             self._controller_knows = True
-            if self._has_losses_to_tell:
+            if self._has_losses_to_report:
                 self._wake.set()
         return refusal
 
     @property
-    def _has_losses_to_tell(self) -> bool:
+    def _has_losses_to_report(self) -> bool:
         return self._entry is not None and self._entry.may_have_lost_records
 
     def metadata_received(self) -> None:
@@ -249,7 +249,7 @@ class Membership:
                 if self._session_is_lost:
                     await self._end_term()
                     await self._renew()
-                if self._controller_knows and self._has_losses_to_tell:
+                if self._controller_knows and self._has_losses_to_report:
                     await self._withdraw_losses()
                 if self._term_is_over:
                     await self._end_term()
@@ -286,7 +286,7 @@ class Membership:
         Noted on disk first. If the broker restarts before that, it must report its losses again.
         """
         assert self._entry is not None
-        await asyncio.get_running_loop().run_in_executor(None, self._losses_known)
+        await asyncio.get_running_loop().run_in_executor(None, self._losses_reported)
         self._entry = self._entry._replace(may_have_lost_records=False)
         registry = Registry(self._tree.session, self._broker_id)
         await registry.withdraw_losses(self._entry, self._world.now())

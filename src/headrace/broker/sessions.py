@@ -49,7 +49,7 @@ async def open_first_session(sessions: "Sessions") -> Tree:
     raise AssertionError("the last try returns or raises")
 
 
-class GivenSessions:
+class InProcessSessions:
     """Sessions of a tree within this process. They cannot be reattached to."""
 
     def __init__(self, open_session: Callable[[], Awaitable[Tree]], timeout_ms: int) -> None:

@@ -1,4 +1,4 @@
-"""``headrace brokers``: list and describe brokers, and move leaderships away from one."""
+"""``headrace brokers``: list and describe brokers, and move leaders or everything away from one."""
 
 import time
 from typing import Annotated
@@ -8,6 +8,7 @@ import typer
 from headrace.cli import broker_requests, output, values
 from headrace.cli.broker_requests import open_cluster
 from headrace.cli.brokers_api_versions import api_versions
+from headrace.cli.brokers_decommission import decommission
 from headrace.cli.client import Connection, code_name, no_such_broker
 from headrace.cli.cluster_view import ClusterView, numbers, read_view
 from headrace.cli.log_dirs import LogDir, read_log_dirs
@@ -28,7 +29,7 @@ from headrace.model.settings.resources import ConfigSource, ResourceType
 from headrace.wire import messages as m
 
 app = noun(
-    "List and describe brokers, or move leaders away.",
+    "List and describe brokers, or move their partitions away.",
     "headrace brokers list",
     "headrace brokers shutdown 2",
 )
@@ -145,7 +146,16 @@ def _show(
     output.heading(f"Broker {broker_id} at {broker.address}{rack}{role}")
     output.table(
         ["LOG-DIRECTORY", "ERROR", "PARTITIONS", "SIZE", "FREE"],
-        [(one.path, one.error, len(one.partitions), _size(one), one.free) for one in log_dirs],
+        [
+            (
+                one.path,
+                one.error,
+                len(one.partitions),
+                values.readable_size(_size(one)),
+                None if one.free is None else values.readable_size(one.free),
+            )
+            for one in log_dirs
+        ],
     )
     output.line("")
     output.table(["SETTING", "VALUE"], sorted(changed.items()))
@@ -216,6 +226,16 @@ def shutdown(
         )
         output.leave(output.FAILED)
 
+
+app.command(
+    "decommission",
+    no_args_is_help=True,
+    epilog=examples(
+        "headrace brokers decommission 3 --dry-run",
+        "headrace brokers decommission 3 --throttle 50M",
+        "headrace brokers decommission 3 --stop server-3.properties",
+    ),
+)(decommission)
 
 app.command("api-versions", epilog=examples("headrace brokers api-versions"))(api_versions)
 

@@ -250,14 +250,14 @@ def _count_page_views(address: str, tables: Path, removal: str) -> None:
 def _print_next_steps(address: str) -> None:
     option = "" if address == DEFAULT_BOOTSTRAP else f" -b {address}"
     output.heading("\nThe broker runs until Ctrl-C. Try in another terminal:")
-    headrace = _program()
+    headrace = program()
     output.line(f"   {headrace} consume {_TOPIC} --from-beginning --keys{option}")
     output.line(f"   echo 'ann:see you' | {headrace} produce {_TOPIC} -k :{option}")
     output.line(f"   {headrace} topics describe{option}")
     output.line(f"   {headrace} groups list{option}")
 
 
-def _program() -> str:
+def program() -> str:
     """The command to type: after ``make run`` it is in .venv, which is not in PATH."""
     beside = Path(sys.executable).with_name("headrace")
     if shutil.which("headrace") is not None or not beside.exists():

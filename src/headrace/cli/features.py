@@ -21,11 +21,17 @@ from headrace.cli.options import (
     noun,
 )
 from headrace.client.cluster import Cluster
+from headrace.core.features import GROUP_VERSION, TRANSACTION_VERSION
 from headrace.wire import messages as m
 
 # UpdateFeatures' kinds of updates.
 _UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
 _UPDATE_TIMEOUT_MS = 8_000
+
+# Groups and transactions that need a level, as brokers list them.
+_NEW_PROTOCOL = "consumer"
+_WITHOUT_MEMBERS = ("Empty", "Dead")
+_OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 app = noun(
     "Describe and change feature levels of the cluster.",
@@ -107,8 +113,8 @@ def downgrade(
 ) -> None:
     """Lower feature levels.
 
-    The broker refuses a downgrade while data needs the level: consumer groups of the new protocol,
-    or open transactions.
+    The command refuses a downgrade while the level is in use: by consumer groups of the new
+    protocol with members, or by open transactions.
     """
     wanted = _parsed(levels or [])
     kind = _UNSAFE_DOWNGRADE if unsafe else _SAFE_DOWNGRADE
@@ -123,7 +129,38 @@ def downgrade(
             if not wanted:
                 output.line("Every broker supports the finalized levels; nothing to downgrade")
                 return
+        if not unsafe:
+            _refuse_levels_in_use(cluster, wanted)
         _update(cluster, wanted, kind, dry_run, format)
+
+
+def _refuse_levels_in_use(cluster: Cluster, wanted: dict[str, int]) -> None:
+    brokers = list(read_view(cluster).brokers)
+    if GROUP_VERSION in wanted:
+        in_use = [
+            f"group {group.group_id} of the new protocol has members; stop its consumers first"
+            for broker_id in brokers
+            for group in cluster.ask(broker_id, m.ListGroupsRequest(), m.ListGroupsResponse).groups
+            if group.group_type == _NEW_PROTOCOL and group.group_state not in _WITHOUT_MEMBERS
+        ]
+        _refuse(in_use)
+    if TRANSACTION_VERSION in wanted:
+        in_use = [
+            f"transaction {transaction.transactional_id} is open; "
+            "wait until it ends, or abort it with 'headrace transactions abort'"
+            for broker_id in brokers
+            for transaction in cluster.ask(
+                broker_id, m.ListTransactionsRequest(), m.ListTransactionsResponse
+            ).transaction_states
+            if transaction.transaction_state in _OPEN
+        ]
+        _refuse(in_use)
+
+
+def _refuse(in_use: list[str]) -> None:
+    if in_use:
+        more = f" (and {len(in_use) - 1} more)" if len(in_use) > 1 else ""
+        raise output.CommandFailed(f"{in_use[0]}{more}. --unsafe lowers the level anyway")
 
 
 def _levels(cluster: Cluster) -> tuple[dict[str, int], dict[str, int]]:

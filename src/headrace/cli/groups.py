@@ -52,11 +52,19 @@ class Progress(NamedTuple):
 
 
 @app.command(
-    "list", epilog=examples("headrace groups list", "headrace groups list --names | grep billing")
+    "list",
+    epilog=examples(
+        "headrace groups list",
+        "headrace groups list --lag",
+        "headrace groups list --names | grep billing",
+    ),
 )
 def list_groups(
     names_only: Annotated[
         bool, typer.Option("--names", help="Print only the names, one per line.")
+    ] = False,
+    with_lag: Annotated[
+        bool, typer.Option("--lag", help="Show the total lag of each group.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
@@ -64,21 +72,26 @@ def list_groups(
     format: OutputFormat = Format.TABLE,
 ) -> None:
     """List groups with their state and type."""
-    rows = [
-        (
-            one.group_id,
-            state_name(one.state),
-            state_name(one.type) if one.type is not None else None,
-        )
-        for one in _listed(Connection(bootstrap, settings, client_file))
+    connection = Connection(bootstrap, settings, client_file)
+    rows: list[dict[str, object]] = [
+        {
+            "group": one.group_id,
+            "state": state_name(one.state),
+            "type": state_name(one.type) if one.type is not None else None,
+        }
+        for one in _listed(connection)
     ]
+    if with_lag:
+        for row in rows:
+            row["lag"] = _total_lag(connection, str(row["group"]))
     if format is Format.JSON:
-        output.document([{"group": g, "state": s, "type": t} for g, s, t in rows])
+        output.document(rows)
     elif names_only:
-        for name, _, _ in rows:
-            output.line(name)
+        for row in rows:
+            output.line(str(row["group"]))
     else:
-        output.table(["GROUP", "STATE", "TYPE"], rows)
+        columns = ["GROUP", "STATE", "TYPE", *(["LAG"] if with_lag else [])]
+        output.table(columns, [list(row.values()) for row in rows], kept={"LAG"})
 
 
 @app.command(
@@ -124,6 +137,7 @@ def describe(
             rows,
             kept={"CURRENT-OFFSET", "LAG"},
         )
+        _note_total_lags(rows)
     for reason in failures:
         output.error(reason)
     if failures:
@@ -265,6 +279,28 @@ def _listed(connection: Connection) -> list[Any]:
 def _note_no_members(group: str, described: group_requests.Described) -> None:
     if not described.members:
         output.note(f"Consumer group '{group}' has no active members.")
+
+
+def _note_total_lags(rows: list[Progress]) -> None:
+    by_group: dict[str, list[Progress]] = {}
+    for row in rows:
+        by_group.setdefault(row.group, []).append(row)
+    for group, own in by_group.items():
+        lag = sum(row.lag or 0 for row in own)
+        output.note(
+            f"Total lag of {group}: {values.counted(lag, 'record')} in "
+            f"{values.counted(len(own), 'partition')}"
+        )
+
+
+def _total_lag(connection: Connection, group: str) -> int | None:
+    """The lag in all partitions with a committed offset; None if there are none."""
+    committed = group_requests.committed(connection, group)
+    ends = offsets.listed(connection, connection.admin(), sorted(committed), offsets.LATEST)
+    lags = [
+        max(0, (ends[partition].offset or 0) - offset) for partition, offset in committed.items()
+    ]
+    return sum(lags) if lags else None
 
 
 def _progress(

@@ -4,7 +4,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from headrace.cli import output
+from headrace.cli import output, values
 from headrace.cli.broker_requests import ask
 from headrace.cli.client import Connection, code_name, no_such_broker
 from headrace.cli.options import (
@@ -122,6 +122,16 @@ def read_log_dirs(
     ]
 
 
+def topic_sizes(connection: Connection) -> dict[str, int]:
+    """The bytes of all replicas of each topic, on all brokers that are up."""
+    sizes: dict[str, int] = {}
+    for address in connection.brokers().values():
+        for log_dir in read_log_dirs(connection, address, None, internal=True):
+            for topic, partition in log_dir.partitions:
+                sizes[topic] = sizes.get(topic, 0) + partition.partition_size
+    return sizes
+
+
 def _partitions(result: Any, topics: list[str] | None, internal: bool) -> list[tuple[str, Any]]:
     by_name = {topic.name: topic.partitions for topic in result.topics}
     return [
@@ -149,13 +159,14 @@ def _as_kafka(log_dir: LogDir) -> dict[str, object]:
 
 
 def _rows(log_dir: LogDir, broker: str) -> list[tuple[object, ...]]:
-    head = (broker, log_dir.path, log_dir.error, log_dir.free)
+    free = None if log_dir.free is None else values.readable_size(log_dir.free)
+    head = (broker, log_dir.path, log_dir.error, free)
     return [
         (
             *head,
             name,
             partition.partition_index,
-            partition.partition_size,
+            values.readable_size(partition.partition_size),
             f"moving here, {partition.offset_lag} records left"
             if partition.is_future_key
             else None,

@@ -41,8 +41,13 @@ SECTIONS = {
         "dump-log": "dump_log",
         "version": "version",
     },
-    "Administer": {"elect-leaders": "elect_leaders", "features": "features"},
-    "Measure": {"perf": "perf"},
+    "Administer": {
+        "reassign": "reassign",
+        "elect-leaders": "elect_leaders",
+        "verify-replicas": "verify_replicas",
+        "features": "features",
+    },
+    "Measure": {"perf": "perf", "size": "size"},
 }
 COMMANDS = {name: module for section in SECTIONS.values() for name, module in section.items()}
 _WITHOUT_TYPER = ("serve", "stop", "zookeeper")

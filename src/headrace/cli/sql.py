@@ -118,10 +118,10 @@ def sql(
         with _session(master) as (spark, scratch), stopped_by_signals() as stop:
             frame = make_frame(spark, query, views, chosen)
             if live:
-                printer = _LivePrinter(format, limit)
+                printer = LivePrinter(format, limit)
                 follow(frame, scratch / "checkpoint", printer.show, stop.is_set)
             else:
-                _show(frame, limit or _ROWS, format)
+                show(frame, limit or _ROWS, format)
 
 
 def _topics(
@@ -202,7 +202,7 @@ def _list(views: Any, format: Format) -> None:
         output.table(["VIEW", "KIND", "PLACE"], rows)
 
 
-def _show(frame: Any, limit: int, format: Format) -> None:
+def show(frame: Any, limit: int, format: Format) -> None:
     found = frame.limit(limit + 1).toArrow()
     rows = _rows(found)
     if format is Format.JSON:
@@ -214,7 +214,7 @@ def _show(frame: Any, limit: int, format: Format) -> None:
         output.note(f"note: these are the first {values.counted(limit, 'row')}; see --limit")
 
 
-class _LivePrinter:
+class LivePrinter:
     """Prints the rows of every batch: under one heading, or as lines of JSON."""
 
     def __init__(self, format: Format, limit: int | None) -> None:

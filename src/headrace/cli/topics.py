@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from confluent_kafka import KafkaError
@@ -13,6 +13,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exports are
 
 from headrace.cli import outcomes, output, partitions, values
 from headrace.cli.client import ANSWER_TIMEOUT_S, Connection
+from headrace.cli.log_dirs import topic_sizes
 from headrace.cli.options import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -24,9 +25,11 @@ from headrace.cli.options import (
     examples,
     noun,
 )
+from headrace.cli.reassignment_tables import parse_rate
 from headrace.cli.topics_delete_records import delete_records
 from headrace.cli.topics_describe import describe
 from headrace.cli.topics_offsets import offsets
+from headrace.cli.topics_replicas import change_factor
 from headrace.core.topics import is_internal
 from headrace.model.errors import ErrorCode
 
@@ -109,11 +112,18 @@ def create(
 
 @app.command(
     "list",
-    epilog=examples("headrace topics list", "headrace topics list --names | grep orders"),
+    epilog=examples(
+        "headrace topics list",
+        "headrace topics list --size",
+        "headrace topics list --names | grep orders",
+    ),
 )
 def list_topics(
     names_only: Annotated[
         bool, typer.Option("--names", help="Print only the names, one per line.")
+    ] = False,
+    with_size: Annotated[
+        bool, typer.Option("--size", help="Show the disk usage of all replicas.")
     ] = False,
     internal: Annotated[
         bool, typer.Option("--internal/--no-internal", help="Include internal topics.")
@@ -125,7 +135,7 @@ def list_topics(
 ) -> None:
     """List topics with their partition and replica counts."""
     connection = Connection(bootstrap, settings, client_file)
-    rows = [
+    rows: list[dict[str, object]] = [
         {
             "name": name,
             "partitions": len(topic.partitions),
@@ -134,13 +144,21 @@ def list_topics(
         for name, topic in sorted(connection.metadata().topics.items())
         if internal or not is_internal(name)
     ]
+    if with_size:
+        sizes = topic_sizes(connection)
+        for row in rows:
+            row["size"] = sizes.get(str(row["name"]), 0)
     if format is Format.JSON:
         output.document(rows)
     elif names_only:
         for row in rows:
             output.line(str(row["name"]))
     else:
-        output.table(["NAME", "PARTITIONS", "REPLICAS"], [list(row.values()) for row in rows])
+        for row in rows:
+            if with_size:
+                row["size"] = values.readable_size(cast(int, row["size"]))
+        columns = ["NAME", "PARTITIONS", "REPLICAS", *(["SIZE"] if with_size else [])]
+        output.table(columns, [list(row.values()) for row in rows])
 
 
 app.command(
@@ -157,13 +175,14 @@ app.command(
     no_args_is_help=True,
     epilog=examples(
         "headrace topics alter orders --partitions 24",
+        "headrace topics alter orders --replication-factor 3 --throttle 50M",
         "headrace configs set topic orders retention.ms=86400000    # to change settings",
     ),
 )
 def alter(
     name: Annotated[str, typer.Argument(metavar="TOPIC", hidden=True)],
     count: Annotated[
-        int,
+        int | None,
         typer.Option(
             "-p",
             "--partitions",
@@ -171,15 +190,46 @@ def alter(
             help="New number of partitions; cannot be reduced.",
             min=1,
         ),
-    ],
+    ] = None,
+    factor: Annotated[
+        int | None,
+        typer.Option(
+            "-r",
+            "--replicas",
+            "--replication-factor",
+            metavar="N",
+            help="New number of replicas per partition. Waits until they are in sync.",
+            min=1,
+        ),
+    ] = None,
+    throttle: Annotated[
+        str | None,
+        typer.Option(
+            "--throttle",
+            metavar="BYTES",
+            show_default="unlimited",
+            help="With --replication-factor: bytes per second that each broker copies.",
+        ),
+    ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Add partitions to a topic. Most keys then map to another partition."""
-    connection = Connection(bootstrap, settings, client_file)
+    """Add partitions to a topic, or change the number of replicas.
 
+    With more partitions, most keys map to another partition.
+    """
+    if (count is None) == (factor is None):
+        raise values.wrong("give one of --partitions and --replication-factor")
+    connection = Connection(bootstrap, settings, client_file)
+    if factor is not None:
+        change_factor(connection, name, factor, parse_rate(throttle), format)
+    elif count is not None:
+        _add_partitions(connection, name, count, format)
+
+
+def _add_partitions(connection: Connection, name: str, count: int, format: Format) -> None:
     def grow(dry_run: bool) -> outcomes.Outcome:
         found = _outcomes(
             connection,

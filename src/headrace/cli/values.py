@@ -101,6 +101,18 @@ def size(text: str) -> int:
     return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[match[2].lower()]
 
 
+def readable_size(count: int) -> str:
+    """Bytes as people read them: ``512 B``, ``1.4 KiB``, ``3.0 TiB`` (powers of 1024)."""
+    if abs(count) < 1024:
+        return f"{count} B"
+    amount = float(count)
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        amount /= 1024
+        if abs(amount) < 1023.95:
+            return f"{amount:.1f} {unit}"
+    return f"{amount / 1024:,.1f} PiB"
+
+
 def numbers(text: str, option: str) -> list[int]:
     """The numbers of ``0,3,5-7``."""
     found: list[int] = []

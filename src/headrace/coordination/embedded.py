@@ -63,9 +63,11 @@ _log = logging.getLogger("headrace.metadata")
 FILE_NAME = "headrace.sqlite"
 
 # Long enough for the writes of one start, or of many topics at once, to share a checkpoint.
-_IDLE_SECONDS = 0.05
+IDLE_SECONDS = 0.05
 
 _SESSION_ID = 1
+
+_SCHEMA_VERSION = 1  # in the file's user_version, which was 0 before there was a version
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS node (
@@ -188,7 +190,7 @@ class EmbeddedTree(Tree):
     def _work(self) -> None:
         while True:
             try:
-                job = self._jobs.get(timeout=_IDLE_SECONDS if self._checkpoint_due else None)
+                job = self._jobs.get(timeout=IDLE_SECONDS if self._checkpoint_due else None)
             except queue.Empty:
                 self._checkpoint()
                 continue
@@ -212,8 +214,16 @@ class EmbeddedTree(Tree):
             # Switching a new file to WAL would fsync several times. The first checkpoint does
             # that a moment later, when the first record does not wait for it.
             connection.execute("PRAGMA synchronous=OFF")
+            (written,) = connection.execute("PRAGMA user_version").fetchone()
+            if written > _SCHEMA_VERSION:
+                raise Corrupt(
+                    f"{self._path} (cluster metadata) has version {written}; this Headrace reads "
+                    f"up to {_SCHEMA_VERSION}. A newer one wrote it: use that one or a later one"
+                )
             connection.execute("PRAGMA journal_mode=WAL")
-            connection.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}COMMIT;")
+            connection.executescript(
+                f"BEGIN IMMEDIATE;{_SCHEMA}PRAGMA user_version={_SCHEMA_VERSION};COMMIT;"
+            )
             connection.execute("PRAGMA synchronous=NORMAL")
             (self._zxid,) = connection.execute("SELECT zxid FROM counter").fetchone()
             self._checkpoint_due = True  # not before: a checkpoint needs the connection

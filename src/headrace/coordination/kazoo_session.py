@@ -146,7 +146,7 @@ class KazooSession:
         self._on_state = on_state
         self._on_change = on_change
         self._handler = _Handler(self._loop)
-        self._client = KazooClient(
+        self.client = KazooClient(
             hosts,
             timeout=self._timeout_s,
             client_id=reattach,
@@ -154,8 +154,8 @@ class KazooSession:
             connection_retry=_RECONNECT,
             logger=_kazoo_log,
         )
-        self._handler.client = self._client
-        self._client.add_listener(self._state_changed)
+        self._handler.client = self.client
+        self.client.add_listener(self._state_changed)
         self._lock = self._handler.lock_object()
         self._over = False  # under the lock: no request may be sent
         self._stopping = False  # under the lock
@@ -167,7 +167,7 @@ class KazooSession:
 
     def start(self) -> None:
         """Connect, retrying until it succeeds. ``on_state`` gets RECONNECTED the first time too."""
-        self._client.start_async()
+        self.client.start_async()
         self._beat()
         self._handler.spawn(self._guard)
 
@@ -188,31 +188,31 @@ class KazooSession:
         self._ended.set()
 
     def get(self, path: str, watched: bool) -> asyncio.Future[Answer]:
-        return self._send(lambda: self._client.get_async(path, self._watcher(watched)))
+        return self._send(lambda: self.client.get_async(path, self._watcher(watched)))
 
     def exists(self, path: str, watched: bool) -> asyncio.Future[Answer]:
-        return self._send(lambda: self._client.exists_async(path, self._watcher(watched)))
+        return self._send(lambda: self.client.exists_async(path, self._watcher(watched)))
 
     def children(self, path: str, watched: bool) -> asyncio.Future[Answer]:
         watcher = self._watcher(watched)
-        return self._send(lambda: self._client.get_children_async(path, watcher, include_data=True))
+        return self._send(lambda: self.client.get_children_async(path, watcher, include_data=True))
 
     def get_several(self, paths: Sequence[str]) -> asyncio.Future[Answer]:
         """The answer has a list: for each path a value and a stat, or None."""
 
         def call() -> _PostedResult:
             result = self._handler.async_result()
-            self._client._call(_MultiRead(paths), result)
+            self.client._call(_MultiRead(paths), result)
             return result
 
         return self._send(call)
 
     def sync(self, path: str) -> asyncio.Future[Answer]:
-        return self._send(lambda: self._client.sync_async(path))
+        return self._send(lambda: self.client.sync_async(path))
 
     def commit(self, operations: Sequence[Operation]) -> asyncio.Future[Answer]:
         """The answer has a list: for each operation a path, a stat, True or an error."""
-        transaction = self._client.transaction()
+        transaction = self.client.transaction()
         for operation in operations:
             match operation:
                 case Create(path, value, ephemeral, sequential):
@@ -248,7 +248,7 @@ class KazooSession:
                 return
             self._over = state == KazooState.LOST
             if state == KazooState.CONNECTED:
-                self.credentials = self._client.client_id
+                self.credentials = self.client.client_id
         _post(self._loop, self._on_state, _EVENTS[state])
         if state == KazooState.LOST:
             self._handler.spawn(self._stop)
@@ -277,8 +277,8 @@ class KazooSession:
             first, self._stopping = not self._stopping, True
         if first:
             try:
-                self._client.stop()
-                self._client.close()
+                self.client.stop()
+                self.client.close()
             except KazooException as error:
                 _log.warning("The ZooKeeper session was not closed; it will expire: %r", error)
         self._ended.set()

@@ -29,7 +29,7 @@ from headrace.coordination.writer import Writer
 from headrace.core.controller import NEW_PARTITION, ChangePartition
 from headrace.model.cluster_metadata import TopicState
 from headrace.model.errors import ErrorCode, Fenced, Rejected
-from headrace.model.ids import BrokerId, ControllerEpoch, TopicPartition
+from headrace.model.ids import BrokerId, ControllerEpoch, TopicPartition, ZkVersion
 
 # Behind one check of the controller epoch. ZooKeeper limits a request to 1 MiB.
 OPERATIONS_PER_WRITE_MAX = 200
@@ -83,7 +83,7 @@ class TermStore:
             [change.state.topic_partition for change in changes if change.expected == NEW_PARTITION]
         )
         result = WrittenStates([], {}, [])
-        for batch in _batches(changes):
+        for batch in batches(changes):
             try:
                 await self._write_batch(batch, result)
             except Conflict:
@@ -112,7 +112,7 @@ class TermStore:
                 )
             )
         )
-        for batch in _batches(parents):
+        for batch in batches(parents):
             present = await self._tree.get_many(batch)
             missing = [
                 Create(path) for path, node in zip(batch, present, strict=True) if node is None
@@ -135,8 +135,13 @@ class TermStore:
         """Assign replicas; the states follow. Raises Rejected if another broker was first."""
         await create_topic(self._tree, self.write, topic, overrides)
 
-    async def assign(self, topic: TopicState, before: TopicState) -> None:
-        """Replace the replicas and the id of a topic. Raises Rejected unless it is ``before``."""
+    async def assign(
+        self, topic: TopicState, before: TopicState, changes: Sequence[ChangePartition] = ()
+    ) -> None:
+        """Replace the replicas and the id of a topic, and with them the states of ``changes``.
+
+        Raises Rejected unless it is ``before``, and the states are those that the changes expect.
+        """
         path = paths.topic(topic.name)
         node = await self._tree.get(path)
         try:
@@ -144,12 +149,25 @@ class TermStore:
                 state.replicas for state in before.partitions
             ]:
                 raise BadVersion(path)
-            await self.write([Set(path, values.encode_topic(topic), node.zk_version)])
+            await self.write(
+                [
+                    Set(path, values.encode_topic(topic), node.zk_version),
+                    *controller_writes.operations(changes, self.controller_epoch),
+                ]
+            )
         except Conflict as conflict:
             raise Rejected(
                 ErrorCode.REQUEST_TIMED_OUT,
                 f"The topic {topic.name} was changed at the same time. Retry the request.",
             ) from conflict
+
+    async def replace_reassignment_request(
+        self, targets: Mapping[TopicPartition, Sequence[BrokerId]], expected: ZkVersion
+    ) -> None:
+        """What is left of another program's request; delete it if nothing is."""
+        path = paths.REASSIGN_PARTITIONS
+        value = values.encode_reassignment(targets)
+        await self.write([Set(path, value, expected) if targets else Delete(path, expected)])
 
     async def request_deletion(self, name: str) -> None:
         with suppress(NodeExists):  # a tool was first
@@ -175,6 +193,7 @@ class TermStore:
         return len(now) == len(left) and len(nodes) == len(every)
 
 
-def _batches(items: Sequence[_Each]) -> Iterator[Sequence[_Each]]:
+def batches(items: Sequence[_Each]) -> Iterator[Sequence[_Each]]:
+    """Items for one write each."""
     for start in range(0, len(items), OPERATIONS_PER_WRITE_MAX):
         yield items[start : start + OPERATIONS_PER_WRITE_MAX]

@@ -20,7 +20,7 @@ from headrace.core.controller import NEW_PARTITION
 from headrace.core.topics import is_internal
 from headrace.model.cluster_metadata import NO_LEADER, PartitionState, TopicState
 from headrace.model.errors import Corrupt, ErrorCode, Rejected
-from headrace.model.ids import NO_LEADER_EPOCH, NO_TOPIC_ID, BrokerId, TopicPartition
+from headrace.model.ids import NO_LEADER_EPOCH, NO_TOPIC_ID, BrokerId, TopicId, TopicPartition
 
 _log = logging.getLogger("headrace.metadata")
 
@@ -107,6 +107,22 @@ class TopicStore:
         if node is None or deletion is not None:
             return False
         return partition < len(values.decode_topic(name, node.value).replicas)
+
+    async def is_assigned(
+        self, topic_partition: TopicPartition, topic_id: TopicId, broker_id: BrokerId
+    ) -> bool:
+        """Whether a broker has a replica of a partition of this very topic."""
+        name, partition = topic_partition
+        await self._tree.sync()
+        node = await self._tree.get(paths.topic(name))
+        if node is None:
+            return False
+        found = values.decode_topic(name, node.value)
+        return (
+            found.topic_id in (None, topic_id)
+            and partition < len(found.replicas)
+            and broker_id in found.replicas[partition]
+        )
 
     async def create(self, write: Write, topic: TopicState, overrides: Mapping[str, str]) -> None:
         """Assign the replicas of a new topic, which any broker may do.

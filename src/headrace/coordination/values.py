@@ -1,7 +1,8 @@
 """The values of nodes in the coordination tree: Kafka 3.9's JSON, to and from our types.
 
 Pure. Decoding ignores unknown keys, which a newer writer may add, and raises ``Corrupt`` if a
-required key is missing. Encoding returns the bytes that Kafka writes.
+required key is missing. Encoding returns the bytes that Kafka writes. In Kafka's nodes a higher
+version adds keys, so it is read as well; one of our own nodes with a higher version is refused.
 """
 
 import json
@@ -27,6 +28,9 @@ from headrace.model.ids import (
     id_from_text,
     id_to_text,
 )
+
+_FEATURE_VERSION = 2
+_DIRECTORIES_VERSION = 1
 
 
 def encode_broker(entry: BrokerEntry, now: int) -> bytes:
@@ -244,10 +248,12 @@ def encode_reassignment(targets: Mapping[TopicPartition, Sequence[BrokerId]]) ->
 def decode_reassignment(value: bytes) -> dict[TopicPartition, tuple[BrokerId, ...]]:
     try:
         return {
-            TopicPartition(entry["topic"], entry["partition"]): tuple(entry["replicas"])
+            TopicPartition(str(entry["topic"]), int(entry["partition"])): tuple(
+                BrokerId(int(broker)) for broker in entry["replicas"]
+            )
             for entry in _load(paths.REASSIGN_PARTITIONS, value)["partitions"]
         }
-    except (KeyError, TypeError) as error:
+    except (KeyError, ValueError, TypeError) as error:
         raise _unreadable(paths.REASSIGN_PARTITIONS, error) from error
 
 
@@ -281,12 +287,13 @@ def decode_producer_id_block(value: bytes) -> ProducerIdBlock | None:
 
 
 def encode_feature(levels: Mapping[str, int]) -> bytes:
-    return _dump({"features": dict(levels), "version": 2, "status": 1})
+    return _dump({"features": dict(levels), "version": _FEATURE_VERSION, "status": 1})
 
 
 def decode_feature(path: str, value: bytes) -> dict[str, int]:
+    found = _load_up_to(_FEATURE_VERSION, path, value)
     try:
-        return {str(name): int(level) for name, level in _load(path, value)["features"].items()}
+        return {str(name): int(level) for name, level in found["features"].items()}
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise _unreadable(path, error) from error
 
@@ -295,11 +302,17 @@ def encode_topic_directories(topic: TopicDirectories) -> bytes:
     by_directory: dict[str, list[int]] = {}
     for partition, directory_id in topic.directories.items():
         by_directory.setdefault(directory_id, []).append(partition)
-    return _dump({"version": 1, "topic_id": id_to_text(topic.topic_id), "partitions": by_directory})
+    return _dump(
+        {
+            "version": _DIRECTORIES_VERSION,
+            "topic_id": id_to_text(topic.topic_id),
+            "partitions": by_directory,
+        }
+    )
 
 
 def decode_topic_directories(path: str, value: bytes) -> TopicDirectories:
-    found = _load(path, value)
+    found = _load_up_to(_DIRECTORIES_VERSION, path, value)
     try:
         return TopicDirectories(
             TopicId(id_from_text(found["topic_id"])),
@@ -310,12 +323,15 @@ def decode_topic_directories(path: str, value: bytes) -> TopicDirectories:
 
 
 def encode_directories(by_id: Mapping[str, str]) -> bytes:
-    return _dump({"version": 1, "directories": dict(by_id)})
+    return _dump({"version": _DIRECTORIES_VERSION, "directories": dict(by_id)})
 
 
 def decode_directories(path: str, value: bytes) -> dict[str, str]:
+    if not value:
+        return {}
+    found = _load_up_to(_DIRECTORIES_VERSION, path, value)
     try:
-        return dict(_load(path, value)["directories"]) if value else {}
+        return dict(found["directories"])
     except (KeyError, ValueError, TypeError) as error:
         raise _unreadable(path, error) from error
 
@@ -332,6 +348,21 @@ def _load(path: str, value: bytes) -> Any:
         return json.loads(value)
     except ValueError as error:
         raise _unreadable(path, error) from error
+
+
+def _load_up_to(newest: int, path: str, value: bytes) -> Any:
+    """Load a value whose higher versions mean something else."""
+    found = _load(path, value)
+    try:
+        written = int(found["version"])
+    except (KeyError, ValueError, TypeError) as error:
+        raise _unreadable(path, error) from error
+    if written > newest:
+        raise Corrupt(
+            f"Node {path} of the cluster metadata has version {written}; this broker reads up to "
+            f"{newest}. A newer Headrace wrote it: upgrade this broker"
+        )
+    return found
 
 
 def _unreadable(path: str, error: Exception) -> Corrupt:

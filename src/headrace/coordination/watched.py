@@ -12,7 +12,7 @@ from headrace.coordination import paths, values
 from headrace.coordination.tree import Tree, Watch
 from headrace.model.cluster_metadata import BrokerEntry
 from headrace.model.errors import Corrupt
-from headrace.model.ids import BrokerId, TopicPartition
+from headrace.model.ids import BrokerId, TopicPartition, ZkVersion
 
 _log = logging.getLogger("headrace.metadata")
 
@@ -20,6 +20,11 @@ _log = logging.getLogger("headrace.metadata")
 class FeatureLevels(NamedTuple):
     levels: dict[str, int]  # by feature
     epoch: int
+
+
+class ReassignmentRequest(NamedTuple):
+    targets: dict[TopicPartition, tuple[BrokerId, ...]]
+    zk_version: ZkVersion
 
 
 class WatchedNodes:
@@ -63,12 +68,12 @@ class WatchedNodes:
         """The topics that clients and tools asked to delete."""
         return await self._tree.children(paths.DELETE_TOPICS, watch) or []
 
-    async def reassignment_request(
-        self, watch: Watch | None = None
-    ) -> dict[TopicPartition, tuple[BrokerId, ...]]:
-        """The target replicas of partitions that a tool asked to reassign."""
+    async def reassignment_request(self, watch: Watch | None = None) -> ReassignmentRequest | None:
+        """The partitions that a tool asked to reassign."""
         node = await self._tree.get(paths.REASSIGN_PARTITIONS, watch)
-        return values.decode_reassignment(node.value) if node is not None else {}
+        if node is None:
+            return None
+        return ReassignmentRequest(values.decode_reassignment(node.value), node.zk_version)
 
     async def preferred_election_request(
         self, watch: Watch | None = None

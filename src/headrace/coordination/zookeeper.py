@@ -68,7 +68,7 @@ class ZooKeeperTree(Tree):
         self._connect = connect
         self._chroot = f"/{chroot.strip('/')}" if chroot.strip("/") else ""
         self._refusal = refusal
-        self._session = KazooSession(
+        self.session = KazooSession(
             hosts, session_timeout_ms, reattach, self._state_changed, self._touched
         )
         self._in_flight = asyncio.Semaphore(_IN_FLIGHT_MAX)
@@ -100,7 +100,7 @@ class ZooKeeperTree(Tree):
                 f"zookeeper.connect requires the package {missing.name}: "
                 "run pip install 'headrace[cluster]'"
             ) from missing
-        tree._session.start()
+        tree.session.start()
         try:
             async with asyncio.timeout(connection_timeout_ms / 1000):
                 await tree._usable.wait()
@@ -126,7 +126,7 @@ class ZooKeeperTree(Tree):
     @property
     def credentials(self) -> "Credentials":
         """Session id and password, with which a later process can reattach."""
-        credentials = self._session.credentials
+        credentials = self.session.credentials
         assert credentials is not None, "the session has not been opened"
         return credentials
 
@@ -135,7 +135,7 @@ class ZooKeeperTree(Tree):
     async def get(self, path: str, watch: Watch | None = None) -> Node | None:
         full, watched = self._full(path), watch is not None
         while True:
-            found = await self._read(path, lambda: self._session.get(full, watched))
+            found = await self._read(path, lambda: self.session.get(full, watched))
             if found is not None:
                 self._watch(Aspect.NODE, path, found[1].mzxid, watch)
                 return _node(*found)
@@ -156,7 +156,7 @@ class ZooKeeperTree(Tree):
     async def children(self, path: str, watch: Watch | None = None) -> list[str] | None:
         full, watched = self._full(path), watch is not None
         while True:
-            found = await self._read(path, lambda: self._session.children(full, watched))
+            found = await self._read(path, lambda: self.session.children(full, watched))
             if found is not None:
                 names, stat = found
                 self._watch(Aspect.CHILDREN, path, stat.pzxid, watch)
@@ -171,7 +171,7 @@ class ZooKeeperTree(Tree):
         return await self._write(operations)
 
     async def sync(self) -> None:
-        await self._read("/", lambda: self._session.sync(self._full("/")))
+        await self._read("/", lambda: self.session.sync(self._full("/")))
 
     async def close(self) -> None:
         """End the session. Without a connection its ephemeral nodes stay until it expires."""
@@ -179,7 +179,7 @@ class ZooKeeperTree(Tree):
             return
         connected = self._usable.is_set()
         self._end()
-        await self._session.close(connected=connected)
+        await self.session.close(connected=connected)
 
     # --- requests
 
@@ -192,7 +192,7 @@ class ZooKeeperTree(Tree):
 
     async def _get_several(self, paths: Sequence[str]) -> list[Node | None]:
         full = [self._full(path) for path in paths]
-        found = await self._read(paths[0], lambda: self._session.get_several(full))
+        found = await self._read(paths[0], lambda: self.session.get_several(full))
         return [None if each is None else _node(*each) for each in found]
 
     async def _write(self, operations: Sequence[Operation]) -> list[Done]:
@@ -202,7 +202,7 @@ class ZooKeeperTree(Tree):
             _log.error("A write of %d bytes at %s is too large for ZooKeeper", size, path)
             raise Unwritable(path)
         full = [each._replace(path=self._full(each.path)) for each in operations]
-        answer = await self._ask(path, lambda: self._session.commit(full))
+        answer = await self._ask(path, lambda: self.session.commit(full))
         try:
             results = answer.value_for(path)
         except ConnectionResetError as lost:
@@ -227,7 +227,7 @@ class ZooKeeperTree(Tree):
         if watch is None:
             return True
         full = self._full(path)
-        if await self._read(path, lambda: self._session.exists(full, watched=True)) is not None:
+        if await self._read(path, lambda: self.session.exists(full, watched=True)) is not None:
             return False
         self._watch(Aspect.NODE, path, _MISSING, watch)
         return True
@@ -292,10 +292,10 @@ class ZooKeeperTree(Tree):
     async def _renew(self, touch: Touch) -> None:
         full = self._full(touch.path)
         if touch.aspect is Aspect.NODE:
-            stat = await self._read(touch.path, lambda: self._session.exists(full, watched=True))
+            stat = await self._read(touch.path, lambda: self.session.exists(full, watched=True))
             zxid = stat.mzxid if stat is not None else _MISSING
         else:
-            found = await self._read(touch.path, lambda: self._session.children(full, watched=True))
+            found = await self._read(touch.path, lambda: self.session.children(full, watched=True))
             zxid = found[1].pzxid if found is not None else _MISSING
         if self._seen.get(touch, zxid) != zxid:
             self._fire([touch])
@@ -318,7 +318,7 @@ class ZooKeeperTree(Tree):
             case SessionEvent.LOST:
                 _log.warning("The session at ZooKeeper %s has ended", self._connect)
                 self._end()
-                self._session.stop_beating()
+                self.session.stop_beating()
         if self.on_session_event is not None:
             self.on_session_event(event)
         if event is SessionEvent.RECONNECTED:

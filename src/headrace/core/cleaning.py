@@ -183,7 +183,10 @@ class TransactionTrail:
         return False
 
     def control_batch(self, header: BatchHeader, marker: int | None) -> bool:
-        """Whether no batch of the transaction that this ends is left; None: an emptied batch."""
+        """Whether the batch may be dropped: no batch of the transaction that it ends is left.
+
+        ``marker`` is None if the batch has no record.
+        """
         self._reach(header.last_offset)
         producer_id = header.producer_id
         if marker is None:

@@ -4,11 +4,10 @@ Every function decides over a ``Controller`` and changes nothing. The leader epo
 change but one: a leader that changes its own ISR keeps its epoch.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from headrace.core.controller import NEW_PARTITION, ChangePartition, Controller
-from headrace.core.topics import check_replicas
 from headrace.model.cluster_metadata import NO_LEADER, PartitionState
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import BrokerId, LeaderEpoch, TopicId, TopicPartition
@@ -24,7 +23,7 @@ class TopicRules(NamedTuple):
 
     def insync_required(self, state: PartitionState) -> int:
         """The effective minimum, as leaders count it."""
-        return min(self.min_insync_replicas(state.topic), len(state.replicas))
+        return min(self.min_insync_replicas(state.topic), len(state.origin_replicas))
 
 
 KAFKA_DEFAULTS = TopicRules()
@@ -132,7 +131,7 @@ def decide_shutdown(
         elif _follows_in_sync(state, broker):
             isr = _remaining_isr(controller, state, state.leader, state.isr, [broker], rules)
             if isr != state.isr:
-                departure.left.append(_changed(state, leader=state.leader, isr=isr))
+                departure.left.append(changed(state, leader=state.leader, isr=isr))
     return departure
 
 
@@ -173,7 +172,7 @@ def decide_isr(
     isr = _without_dead(controller, state, proposal.isr, rules)
     for member in isr:
         _check_eligible(controller, state, member, proposal.broker_epochs)
-    return _changed(state, leader=by, isr=isr, same_term=True)
+    return changed(state, leader=by, isr=isr, same_term=True)
 
 
 def _without_dead(
@@ -218,7 +217,7 @@ def decide_election(
 
     Raises Rejected with ELECTION_NOT_NEEDED if that is the case already.
     """
-    state = _existing(controller, topic_partition)
+    state = existing(controller, topic_partition)
     if unclean:
         if state.leader != NO_LEADER:
             raise Rejected(ErrorCode.ELECTION_NOT_NEEDED)
@@ -233,7 +232,7 @@ def decide_election(
         raise Rejected(ErrorCode.ELECTION_NOT_NEEDED)
     if not _can_lead(controller, state, preferred):
         raise Rejected(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE)
-    return _changed(state, leader=preferred, isr=state.isr)
+    return changed(state, leader=preferred, isr=state.isr)
 
 
 def decide_rebalance(controller: Controller, imbalance_max: int) -> list[ChangePartition]:
@@ -250,31 +249,12 @@ def decide_rebalance(controller: Controller, imbalance_max: int) -> list[ChangeP
         if 100 * len(elsewhere) <= imbalance_max * len(states):
             continue
         for state in elsewhere:
-            if not state.adding and not state.removing and _can_lead(controller, state, broker_id):
-                changes.append(_changed(state, leader=broker_id, isr=state.isr))
+            if not state.is_reassigning and _can_lead(controller, state, broker_id):
+                changes.append(changed(state, leader=broker_id, isr=state.isr))
     return changes
 
 
-def check_reassignment(
-    controller: Controller, topic_partition: TopicPartition, replicas: Sequence[BrokerId] | None
-) -> None:
-    """Raise Rejected unless ``replicas`` are the current replicas. None cancels a move.
-
-    Replicas cannot be moved between brokers yet.
-    """
-    state = _existing(controller, topic_partition)
-    if replicas is None:
-        raise Rejected(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
-    check_replicas(replicas, controller.metadata.brokers)
-    if tuple(replicas) != state.replicas:
-        raise Rejected(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"Replicas of {topic_partition} cannot be moved to {list(replicas)}: "
-            "moving replicas between brokers is not supported yet.",
-        )
-
-
-def _existing(controller: Controller, topic_partition: TopicPartition) -> PartitionState:
+def existing(controller: Controller, topic_partition: TopicPartition) -> PartitionState:
     state = controller.metadata.partition(*topic_partition)
     if state is None:
         raise Rejected(
@@ -303,7 +283,7 @@ def _without(
             change = _elect_unclean(controller, state)
         if change is None and (state.leader != NO_LEADER or members != state.isr):
             # The members stay in the ISR: they may lead when they return.
-            change = _changed(state, leader=NO_LEADER, isr=members)
+            change = changed(state, leader=NO_LEADER, isr=members)
         return [change] if change is not None else []
     isr = _remaining_isr(controller, state, state.leader, members, gone, rules)
     live = controller.metadata.brokers
@@ -312,7 +292,7 @@ def _without(
     # The leader must not wait for a dead follower. It takes the follower back into the ISR once
     # that has caught up. A member that stays after it registered again fetches in the new leader
     # epoch, so that the leader knows its new broker epoch.
-    return [_changed(state, leader=state.leader, isr=isr)]
+    return [changed(state, leader=state.leader, isr=isr)]
 
 
 def _elect_in_sync(
@@ -329,7 +309,7 @@ def _elect_in_sync(
     for broker in state.replicas:
         if broker in best:
             isr = _remaining_isr(controller, state, broker, members, gone, rules)
-            return _changed(state, leader=broker, isr=isr)
+            return changed(state, leader=broker, isr=isr)
     return None
 
 
@@ -355,10 +335,11 @@ def _remaining_isr(
 
 
 def _elect_unclean(controller: Controller, state: PartitionState) -> ChangePartition | None:
-    for broker in state.replicas:
+    # A replica that is being added may be empty yet.
+    for broker in (*state.origin_replicas, *state.adding):
         if controller.can_serve(state, broker, controller.metadata.brokers):
             # Records that only other replicas have are lost, which the topic allows.
-            return _changed(state, leader=broker, isr=(broker,))
+            return changed(state, leader=broker, isr=(broker,))
     return None
 
 
@@ -370,7 +351,7 @@ def _follows_in_sync(state: PartitionState, broker: BrokerId) -> bool:
     return broker in state.isr and state.leader not in (broker, NO_LEADER)
 
 
-def _changed(
+def changed(
     state: PartitionState,
     *,
     leader: BrokerId,

@@ -78,12 +78,18 @@ def decide_levels(
     return decided
 
 
-def initial_levels(brokers: Iterable[BrokerEntry]) -> dict[str, int]:
-    """The levels of a new cluster: the highest that all registered brokers support."""
+def initial_levels(brokers: Iterable[BrokerEntry], *, has_topics: bool) -> dict[str, int]:
+    """The levels of a cluster that has none: the highest that all registered brokers support.
+
+    If it ``has_topics``, Apache Kafka 3.9 created them. The levels are 0 then, because brokers of
+    Kafka that are away for a moment must be able to come back.
+    """
     registered = list(brokers)
     return {
         name: level
         if name == METADATA_VERSION
+        else 0
+        if has_topics
         else min([level, *(_highest(broker, name) for broker in registered)])
         for name, level in INITIAL_LEVELS.items()
     }

@@ -17,8 +17,8 @@ _MAX_EPOCH = 0x7FFFFFFF
 TopicRef = str | bytes  # its name, or its id
 
 
-class Want:
-    """One partition as the client requests it, and what the last response said."""
+class CachedPartition:
+    """One partition of a fetch: what the client requests, and what the last response said."""
 
     __slots__ = (
         "topic",
@@ -58,54 +58,60 @@ class Want:
         self.found: Any = None
         self.found_in = -1
 
-    def asked_again(self, want: "Want") -> None:
+    def updated(self, cached: "CachedPartition") -> None:
         """The client changed its request for the partition; the last sent offsets stay."""
-        self.current_leader_epoch = want.current_leader_epoch
-        self.fetch_offset = want.fetch_offset
-        self.last_fetched_epoch = want.last_fetched_epoch
-        self.size_max = want.size_max
-        self.log_start = want.log_start
+        self.current_leader_epoch = cached.current_leader_epoch
+        self.fetch_offset = cached.fetch_offset
+        self.last_fetched_epoch = cached.last_fetched_epoch
+        self.size_max = cached.size_max
+        self.log_start = cached.log_start
 
 
 class Session:
     """The partitions of one client, least recently returned first."""
 
-    __slots__ = ("session_id", "next_epoch", "wants", "by_topic_id", "is_followers", "used_at")
+    __slots__ = ("session_id", "next_epoch", "partitions", "by_topic_id", "is_followers", "used_at")
 
     def __init__(
         self, session_id: int, by_topic_id: bool, now: float, *, is_followers: bool = False
     ) -> None:
         self.session_id = session_id
         self.next_epoch = 1
-        self.wants: dict[tuple[TopicRef, int], Want] = {}
+        self.partitions: dict[tuple[TopicRef, int], CachedPartition] = {}
         self.by_topic_id = by_topic_id
         self.is_followers = is_followers
         self.used_at = now
 
     def answered(
-        self, want: Want, high_watermark: int, log_start: int, *, has_records: bool, failed: bool
+        self,
+        cached: CachedPartition,
+        high_watermark: int,
+        log_start: int,
+        *,
+        has_records: bool,
+        failed: bool,
     ) -> bool:
         """Remember the sent offsets; True if the response must include the partition."""
         changed = (
             has_records
             or failed
-            or want.sent_high_watermark != high_watermark
-            or want.sent_log_start != log_start
+            or cached.sent_high_watermark != high_watermark
+            or cached.sent_log_start != log_start
         )
         # An error is repeated until the client handles it.
-        want.sent_high_watermark = -1 if failed else high_watermark
-        want.sent_log_start = -1 if failed else log_start
+        cached.sent_high_watermark = -1 if failed else high_watermark
+        cached.sent_log_start = -1 if failed else log_start
         if has_records:
-            key = (want.topic, want.partition)
-            if key in self.wants:
-                self.wants[key] = self.wants.pop(key)
+            key = (cached.topic, cached.partition)
+            if key in self.partitions:
+                self.partitions[key] = self.partitions.pop(key)
         return changed
 
 
 class Fetch(NamedTuple):
     """A fetch request together with its session."""
 
-    wants: list[Want]
+    partitions: list[CachedPartition]
     session: Session | None
     incremental: bool  # the response omits unchanged partitions
 
@@ -137,7 +143,7 @@ class FetchSessions:
         self,
         session_id: int,
         session_epoch: int,
-        wants: list[Want],
+        partitions: list[CachedPartition],
         forgotten: Iterable[tuple[TopicRef, int]],
         by_topic_id: bool,
         now: float,
@@ -147,11 +153,11 @@ class FetchSessions:
         """Find, open, change or close the session of a request. Raises Rejected."""
         if session_epoch == FINAL_EPOCH:
             self._sessions.pop(session_id, None)
-            return Fetch(wants, None, False)
+            return Fetch(partitions, None, False)
         if session_epoch == INITIAL_EPOCH:
             self._sessions.pop(session_id, None)
-            session = self._open(wants, by_topic_id, now, is_followers=is_followers)
-            return Fetch(wants, session, False)
+            session = self._open(partitions, by_topic_id, now, is_followers=is_followers)
+            return Fetch(partitions, session, False)
         session = self._sessions.get(session_id)
         if session is None:
             raise Rejected(
@@ -172,23 +178,28 @@ class FetchSessions:
         session.next_epoch = 1 if session_epoch == _MAX_EPOCH else session_epoch + 1
         session.used_at = now
         self._sessions[session_id] = self._sessions.pop(session_id)
-        for want in wants:
-            known = session.wants.get((want.topic, want.partition))
+        for cached in partitions:
+            known = session.partitions.get((cached.topic, cached.partition))
             if known is None:
-                session.wants[want.topic, want.partition] = want
+                session.partitions[cached.topic, cached.partition] = cached
             else:
-                known.asked_again(want)
+                known.updated(cached)
         for key in forgotten:
-            session.wants.pop(key, None)
-        if not session.wants:  # nothing left to remember: close the session
+            session.partitions.pop(key, None)
+        if not session.partitions:  # nothing left to remember: close the session
             del self._sessions[session_id]
             return Fetch([], None, False)
-        return Fetch(list(session.wants.values()), session, True)
+        return Fetch(list(session.partitions.values()), session, True)
 
     def _open(
-        self, wants: list[Want], by_topic_id: bool, now: float, *, is_followers: bool
+        self,
+        partitions: list[CachedPartition],
+        by_topic_id: bool,
+        now: float,
+        *,
+        is_followers: bool,
     ) -> Session | None:
-        if not wants:
+        if not partitions:
             return None
         if len(self._sessions) >= self.count_max:
             replaced = self._replaceable(now, is_followers=is_followers)
@@ -201,8 +212,8 @@ class FetchSessions:
         session = self._sessions[session_id] = Session(
             session_id, by_topic_id, now, is_followers=is_followers
         )
-        for want in wants:
-            session.wants[want.topic, want.partition] = want
+        for cached in partitions:
+            session.partitions[cached.topic, cached.partition] = cached
         return session
 
     def _replaceable(self, now: float, *, is_followers: bool) -> Session | None:

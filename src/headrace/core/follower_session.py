@@ -43,7 +43,7 @@ class FollowerSession(Generic[K]):
         self._forgotten.pop(partition, None)
 
     def pause(self, partition: K) -> None:
-        """Fetch the partition no more, or not for now."""
+        """Stop fetching the partition, for good or for a while."""
         self._fetched.pop(partition, None)
         self._due.pop(partition, None)
         if partition in self._known:

@@ -75,7 +75,7 @@ class Following:
         """The records of an answer are in the log, which now ends at ``log_end``.
 
         A new leader may answer with an older high watermark than the last one did. What was
-        committed stays committed, so this one does not go back with it.
+        committed stays committed, so the follower's high watermark does not move back.
         """
         effects: list[Effect] = []
         new_log_start = max(log_start, min(leader_log_start, log_end))

@@ -62,6 +62,7 @@ class Leadership:
         "_lag_time_ms_max",
         "_may_propose_on_fetch",
         "_min_insync_replicas",
+        "_origin_count",
     )
 
     def __init__(
@@ -92,6 +93,7 @@ class Leadership:
         self.leader_epoch = state.leader_epoch
         self.partition_epoch = state.partition_epoch
         self.replicas = state.replicas
+        self._origin_count = len(state.origin_replicas)
         self.isr = frozenset(state.isr)
         # The new leader epoch fences a proposal of the old one: it was applied before and is part
         # of this state, or it never will be.
@@ -115,8 +117,12 @@ class Leadership:
 
     @property
     def insync_required(self) -> int:
-        """The effective minimum: a setting above the replica count could never be met."""
-        return min(self._min_insync_replicas, len(self.replicas))
+        """The effective minimum: a setting above the replica count could never be met.
+
+        Replicas that a reassignment adds do not count before it ends. Otherwise a partition with
+        few replicas would refuse records while it gets more.
+        """
+        return min(self._min_insync_replicas, self._origin_count)
 
     @property
     def insync_count(self) -> int:

@@ -374,6 +374,39 @@ class Producers:
                 open_transactions[saved.transaction_start] = saved.producer_id
         self.ongoing = dict(sorted(open_transactions.items()))
 
+    def recall(self, older: Iterable[BatchHeader]) -> None:
+        """Remember batches from before the restored snapshot, in the order of their offsets.
+
+        A snapshot has only the last batch of each producer. A client that heard nothing of its last
+        five batches sends all of them again.
+        """
+        found: dict[int, list[WrittenBatch]] = {}
+        for header in older:
+            entry = self.entries.get(ProducerId(header.producer_id))
+            if (
+                entry is None
+                or not entry.batches
+                or header.attributes & CONTROL
+                or header.base_sequence < 0
+                or header.producer_epoch != entry.producer_epoch
+                or header.base_offset >= entry.batches[0].base_offset
+            ):
+                continue
+            delta = header.last_offset_delta
+            found.setdefault(header.producer_id, []).append(
+                WrittenBatch(
+                    header.base_sequence,
+                    (header.base_sequence + delta) & MAX_SEQUENCE,
+                    Offset(header.base_offset),
+                    Offset(header.base_offset + delta),
+                    Millis(header.max_timestamp),
+                )
+            )
+        for producer_id, batches in found.items():
+            entry = self.entries[ProducerId(producer_id)]
+            kept = (*batches, *entry.batches)[-BATCHES_KEPT:]
+            self.entries[ProducerId(producer_id)] = entry._replace(batches=kept)
+
     def clear(self) -> None:
         self.entries.clear()
         self.ongoing.clear()

@@ -150,6 +150,11 @@ def decide_add_partitions(
             f"The topic {name} currently has {present} partition(s); "
             f"{count} would not be an increase.",
         )
+    if any(state.is_reassigning for state in topic.partitions):
+        raise Rejected(
+            ErrorCode.REASSIGNMENT_IN_PROGRESS,
+            f"Partitions of topic {name} are being reassigned. Add partitions when that is done.",
+        )
     more = count - present
     if more > PARTITIONS_PER_REQUEST_MAX:
         raise _too_many(more)

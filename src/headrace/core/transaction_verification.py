@@ -2,12 +2,12 @@
 
 Only the first batch of a transaction in a partition needs the transaction coordinator: after it,
 the partition knows the ongoing transaction. The coordinator verifies that the partition is part of
-the transaction or, in the second generation of the protocol, adds it. Without that, a late batch
+the transaction or, with transaction version 2, adds it. Without that, a late batch
 could start a transaction that the coordinator never ends (KIP-890).
 
-If the coordinator's response takes time, the transaction may end before the append. In the first
-generation ``Verification`` notices that: the marker has replaced the producer's entry in the
-partition. In the second generation the marker's epoch fences the batch.
+If the coordinator's response takes time, the transaction may end before the append. With
+transaction version 1 ``Verification`` notices that: the marker has replaced the producer's entry
+in the partition. With version 2 the marker's epoch fences the batch.
 """
 
 from collections.abc import Iterable, Mapping
@@ -78,8 +78,8 @@ def transactional_producer(records: memoryview) -> Producer | None:
 def is_still_open(producers: Producers, producer: Producer, known: ProducerEntry | None) -> bool:
     """Whether a verified transaction is still open in a partition, after waiting for the answer.
 
-    ``known`` is the producer's entry before. For the first generation of the protocol only: in the
-    second one an entry may also change due to the marker of the previous transaction.
+    ``known`` is the producer's entry before. For transaction version 1 only: with version 2 an
+    entry may also change due to the marker of the previous transaction.
     """
     return producers.has_ongoing_transaction(*producer) or (
         producers.entries.get(producer[0]) is known
@@ -104,8 +104,8 @@ class Verification:
     ) -> None:
         """``batches`` come with the producers of their partition.
 
-        ``adds``: the coordinator adds missing partitions, as in the second generation of the
-        protocol. ``abortable``: the client knows TRANSACTION_ABORTABLE.
+        ``adds``: the coordinator adds missing partitions, as with transaction version 2.
+        ``abortable``: the client knows TRANSACTION_ABORTABLE.
         """
         self.adds = adds
         self.producer: Producer | None = None
@@ -206,7 +206,7 @@ class Verification:
             return None  # the partition checks that the sequence follows the last one
         key = (topic_partition, *producer)
         sequence = _base_sequence(records)
-        # In the second generation each transaction has its own epoch, so sequences start at 0.
+        # With transaction version 2 each transaction has its own epoch, so sequences start at 0.
         first = 0 if self.adds else self._postponed.get(key, sequence)
         if sequence > first:
             return Rejected(

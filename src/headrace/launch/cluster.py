@@ -17,6 +17,7 @@ from headrace.client.cluster import ClientSettings, Cluster
 from headrace.client.errors import ClientError
 from headrace.launch.brokers import BrokerProcess
 from headrace.launch.zookeeper import ZooKeeperServer, write_config
+from headrace.model.settings.replication import replication_settings
 
 _HOST = "127.0.0.1"
 # A broker is ready or fails within this time, even if it must recover its logs.
@@ -149,14 +150,7 @@ def taken_port(first: int, count: int) -> int | None:
 
 def default_settings(brokers: int) -> dict[str, str]:
     """The settings that depend on the number of brokers, and those for a cluster on one machine."""
-    replicas = str(min(3, brokers))
-    min_isr = "2" if brokers >= 3 else "1"
-    return {
-        "default.replication.factor": replicas,
-        "min.insync.replicas": min_isr,
-        "offsets.topic.replication.factor": replicas,
-        "transaction.state.log.replication.factor": replicas,
-        "transaction.state.log.min.isr": min_isr,
+    return replication_settings(brokers) | {
         # On one machine no network is slow: find a killed broker sooner than after 18 s.
         "zookeeper.session.timeout.ms": "6000",
         # All processes start at once, and a busy machine needs a while for Java.

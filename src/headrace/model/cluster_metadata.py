@@ -59,6 +59,20 @@ class PartitionState(NamedTuple):
     def topic_partition(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
 
+    @property
+    def is_reassigning(self) -> bool:
+        return bool(self.adding or self.removing)
+
+    @property
+    def origin_replicas(self) -> tuple[BrokerId, ...]:
+        """The replicas without those that a reassignment adds."""
+        return tuple(broker for broker in self.replicas if broker not in self.adding)
+
+    @property
+    def target_replicas(self) -> tuple[BrokerId, ...]:
+        """The replicas that a reassignment leaves in the end; without one, all."""
+        return tuple(broker for broker in self.replicas if broker not in self.removing)
+
 
 class TopicState(NamedTuple):
     name: str

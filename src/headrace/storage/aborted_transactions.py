@@ -25,7 +25,7 @@ def encode(aborted: Iterable[AbortedTransaction]) -> bytes:
 
 
 def decode(data: bytes) -> list[AbortedTransaction]:
-    """Raises ValueError for bytes that are no transaction index; the caller rebuilds it."""
+    """Raises ValueError for bytes that are not a transaction index; the caller rebuilds it."""
     if len(data) % ENTRY_SIZE:
         raise ValueError(f"{len(data)} bytes are not a multiple of {ENTRY_SIZE}")
     aborted = []

@@ -9,7 +9,7 @@
     future-directories                 ids of log directories with unfinished copies of this log
     meta.properties                    the owner of the log directory
     .kafka_cleanshutdown               present after a clean shutdown
-    headrace-boot-id                   the boot of the machine since which no record was lost
+    headrace-boot-id                   the boot of the machine up to which losses are reported
 
 All are replaced atomically, so a reader sees the old content or the new.
 """
@@ -44,7 +44,7 @@ ZOOKEEPER_SESSION = "zookeeper-session"  # only a member of a cluster has it
 
 
 def read_offsets(files: SystemFiles, path: StrPath) -> dict[TopicPartition, Offset]:
-    """The offsets in a checkpoint; none if the file is missing or empty, as Kafka creates it."""
+    """The offsets in a checkpoint; none if the file is missing, or empty as Kafka creates it."""
     offsets = {}
     for line in _entries(files, path):
         # A topic name contains no blank.
@@ -91,14 +91,16 @@ def read_topic_id(files: SystemFiles, path: StrPath) -> TopicId | None:
     text = _text(files, path)
     if text is None:
         return None
-    for line in text.splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "topic_id":
-            try:
-                return TopicId(id_from_text(value.strip()))
-            except ValueError as error:
-                raise Corrupt(f"{path}: {error}") from None
-    raise Corrupt(f"{path}: no line 'topic_id: …'")
+    pairs = (line.partition(":") for line in text.splitlines())
+    values = {key.strip(): value.strip() for key, _, value in pairs}
+    if values.get("version", "0") != "0":
+        raise Corrupt(f"{path}: version {values['version']!r}; only 0 is supported")
+    if "topic_id" not in values:
+        raise Corrupt(f"{path}: no line 'topic_id: …'")
+    try:
+        return TopicId(id_from_text(values["topic_id"]))
+    except ValueError as error:
+        raise Corrupt(f"{path}: {error}") from None
 
 
 def write_topic_id(files: SystemFiles, path: StrPath, topic_id: TopicId, *, sync: bool) -> None:
@@ -111,7 +113,7 @@ def read_future_directories(files: SystemFiles, path: StrPath) -> list[str]:
     try:
         return (_text(files, path) or "").split()
     except Corrupt:
-        return []  # not worth the partition
+        return []  # a damaged note must not make the partition unavailable
 
 
 def write_future_directories(

@@ -34,7 +34,7 @@ class CheckpointedOffsets:
         self._written: dict[str, dict[TopicPartition, Offset]] = {}  # file name -> its content
         self._writing = Lock()
         self._job_count = 0
-        self._newest_written = 0  # number of a job: an older one must not replace its files
+        self._newest_written = 0  # job that wrote last: an older job must not overwrite its files
 
     def load(self) -> None:
         """Read the files. Raises OSError."""

@@ -1,7 +1,7 @@
 """The sparse indexes of one segment, as values; ``segment_indexes`` owns their files.
 
     00000000000000000042.index      entries of 8 bytes, big endian, back to back
-        u32  offset    of the last record of a batch, relative to the file name's
+        u32  offset    of the last record of a batch, relative to the base offset
         u32  position  of that batch in the .log beside it
     00000000000000000042.timeindex  entries of 12 bytes
         i64  timestamp the largest up to and including some batch

@@ -53,7 +53,7 @@ class IndexRebuilds:
         except OSError as error:  # too many processes: not a fault of this disk
             raise Rejected(
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                f"no process to rebuild the indexes of {segment.path('log')}: {error}",
+                f"cannot start a process to rebuild the indexes of {segment.path('log')}: {error}",
             ) from error
         if in_progress:
             raise Rejected(

@@ -10,7 +10,8 @@ Invariant: staged batches all go into the active segment. If a batch does not fi
 the staged batches and rolls before it stages the new one.
 
 Other subjects have their own modules: ``log_loader`` opens a log, ``log_flush`` makes it durable,
-``log_truncation``, ``log_retention`` and ``time_lookup`` work on it from outside. Everything runs
+``log_truncation``, ``log_retention``, ``log_move`` and ``time_lookup`` work on it from outside,
+``append_refusals`` and ``index_repair`` have its errors and repairs. Everything runs
 on the event loop's thread, except where a docstring names another one.
 """
 
@@ -24,11 +25,8 @@ from headrace.core.producer_state import Origin, Producers
 from headrace.model.config import TopicConfig
 from headrace.model.errors import Corrupt, ErrorCode, Rejected
 from headrace.model.ids import LeaderEpoch, Millis, Offset, ProducerId, TopicId, TopicPartition
-from headrace.model.units import duration
 from headrace.records.batch import (
     CONTROL,
-    LENGTH_AT,
-    LOG_OVERHEAD,
     MAX_SEQUENCE,
     BadBatch,
     BatchHeader,
@@ -40,7 +38,9 @@ from headrace.records.batch import (
     stamp_append_time,
 )
 from headrace.storage import checkpoint, recovery
+from headrace.storage.append_refusals import refuse_size, refuse_timestamp
 from headrace.storage.files import FileSlice, write_all
+from headrace.storage.index_repair import give_up_rebuilds, repair_indexes
 from headrace.storage.leader_epoch_file import LeaderEpochFile
 from headrace.storage.log_directory import LogDirectory
 from headrace.storage.log_flush import LogFlusher
@@ -80,7 +80,6 @@ class Log:
         "_epoch_saved",
         "_failure",
         "_index_interval_size",
-        "_message_size_max",
         "_roll_limits",
         "_size_max",
         "_staged",
@@ -154,7 +153,6 @@ class Log:
 
     def update_config(self, config: TopicConfig) -> None:
         self.config = config
-        self._message_size_max = config.max_message_bytes
         self._size_max = min(config.max_message_bytes, config.segment_bytes)
         self._index_interval_size = config.index_interval_bytes
         self._stamps_append_time = config.message_timestamp_type == "LogAppendTime"
@@ -201,9 +199,9 @@ class Log:
     ) -> Appended:
         """Check, stamp and stage one batch, which must not change until it is written."""
         size = len(records)
-        if size > self._size_max:
-            self._refuse_size(records, origin, produce_version)
         client = origin is CLIENT
+        if size > self._size_max:
+            raise refuse_size(records, self.config, produce_version if client else None)
         header = (
             check_produced(records, produce_version) if client else _header_of_one_batch(records)
         )
@@ -217,7 +215,7 @@ class Log:
             if (
                 timestamp > now + self._after_max_ms or 0 <= timestamp < now - self._before_max_ms
             ) and client:
-                self._refuse_timestamp(timestamp, now)
+                raise refuse_timestamp(timestamp, now, self.config)
         end = self._staged_position + size
         limits = self._roll_limits
         if (
@@ -339,33 +337,6 @@ class Log:
         except OSError as error:
             raise self._storage_failed(error) from error
 
-    def _refuse_size(self, records: memoryview, origin: Origin, produce_version: int) -> None:
-        size = len(records)
-        if origin == CLIENT and size >= LOG_OVERHEAD:
-            length = int.from_bytes(records[LENGTH_AT:LOG_OVERHEAD], "big", signed=True)
-            if length + LOG_OVERHEAD != size:
-                check_produced(records, produce_version)  # several batches: the more serious error
-        if size > self._message_size_max:
-            raise Rejected(
-                ErrorCode.MESSAGE_TOO_LARGE,
-                f"{size:,} bytes; max.message.bytes is {self._message_size_max:,}",
-            )
-        raise Rejected(
-            ErrorCode.RECORD_LIST_TOO_LARGE,
-            f"{size:,} bytes; segment.bytes is {self._roll_limits.segment_size_max:,}",
-        )
-
-    def _refuse_timestamp(self, timestamp: Millis, now: Millis) -> None:
-        if timestamp > now:
-            side, name, allowed_ms = "ahead of", "after", self._after_max_ms
-        else:
-            side, name, allowed_ms = "behind", "before", self._before_max_ms
-        raise Rejected(
-            ErrorCode.INVALID_TIMESTAMP,
-            f"timestamp {timestamp} is {duration(abs(timestamp - now))} {side} the broker; "
-            f"message.timestamp.{name}.max.ms allows {duration(allowed_ms)}",
-        )
-
     def write_staged(self) -> None:
         """Write the staged batches with one system call; all of them or none.
 
@@ -456,7 +427,7 @@ class Log:
             return segments.read(fetch_offset, max_bytes, end_offset, log_end, at_least_one)
         except SegmentDamaged as problem:
             # An index may be wrong about where a batch begins; the log never is.
-            self.rebuild_indexes(segments.at(problem.base_offset), problem)
+            repair_indexes(self, segments.at(problem.base_offset), problem)
             segments.forget_recent()
             return segments.read(fetch_offset, max_bytes, end_offset, log_end, at_least_one)
 
@@ -478,29 +449,6 @@ class Log:
             return self.segments.bytes_between(fetch_offset, end_offset, self.log_end)
         except (Corrupt, OSError):
             return 1  # the read that follows reports the error
-
-    def rebuild_indexes(self, segment: Segment, problem: Corrupt) -> None:
-        """Rebuild the indexes of a segment: at once, or in a child process if it is large.
-
-        Raises Rejected while the child runs, and ``problem`` if new indexes do not help.
-        """
-        if segment.indexes.rebuilds_at_once:
-            _log.warning("%s; rebuilding the indexes of that segment", problem)
-            segment.indexes.rebuild()
-            return
-        if segment is self.segments.active:
-            # Close it, because the child must read a segment that does not grow.
-            if self._views:
-                raise Rejected(
-                    ErrorCode.KAFKA_STORAGE_ERROR,
-                    f"the indexes of {segment.path('log')} cannot be rebuilt now; retry",
-                )
-            self.roll(self.directory.world.now())
-        if self.rebuilds is None:
-            from headrace.storage.index_rebuild import IndexRebuilds  # rarely needed
-
-            self.rebuilds = IndexRebuilds(self.directory.world)
-        self.rebuilds.rebuild(segment, problem)
 
     def aborted_transactions(
         self, start: Offset, end_offset: Offset
@@ -567,11 +515,6 @@ class Log:
         self.flusher.request()
         return True
 
-    def raise_log_start(self, offset: Offset) -> None:
-        self.log_start = offset
-        self.leader_epochs.truncate_start(offset)
-        self.producers.log_start_advanced(offset)
-
     def move_end_back(self, end_offset: Offset) -> None:
         """The segments were truncated and end here now."""
         self.log_end = self.staged_end = end_offset
@@ -582,15 +525,6 @@ class Log:
     def save_leader_epochs(self) -> None:
         self.epoch_file.save(self.leader_epochs)
         self._epoch_saved = self.leader_epochs.latest
-
-    def relocate(self, directory: LogDirectory, path: Path, recovery_point: Offset) -> None:
-        """Continue in another directory: it has the same bytes, fsynced to ``recovery_point``."""
-        self._give_up_rebuilds()
-        self.directory, self.path = directory, path
-        self.segments.relocate(str(path))
-        self.snapshots.relocate(str(path))
-        self.epoch_file.relocate(path)
-        self.flusher.relocated(recovery_point)
 
     # -- the end --------------------------------------------------------------------------
 
@@ -618,24 +552,9 @@ class Log:
     def abandon(self) -> None:
         """Release the files as they are."""
         self.closed = True
-        self._give_up_rebuilds()
+        give_up_rebuilds(self)
         for segment in self.segments:
             segment.release()
-
-    def _give_up_rebuilds(self) -> None:
-        if self.rebuilds is not None:
-            self.rebuilds.give_up()
-
-    def delete(self) -> None:
-        """Mark the partition directory for deletion; its files are removed later."""
-        self.abandon()
-        # First: a start that finds only a copy takes it for the log.
-        for copy in sorted(self.copies):
-            with suppress(OSError):
-                self.directory.delete_partition(copy, self.topic_partition)
-        self.path = self.directory.delete_partition(
-            self.path, self.topic_partition, self.config.file_delete_delay_ms
-        )
 
 
 def preallocated_size(config: TopicConfig) -> int:

@@ -21,8 +21,8 @@ from headrace.storage.files import (
 from headrace.world.files import O_CREATE, O_RDONLY, SystemFiles
 
 PIECE_SIZE = 1 << 20
-# Bytes that a paced copy leaves in the page cache. Of a copy of gigabytes the kernel would have so
-# many dirty pages that it blocks every writer: the loop, for a second and more.
+# Bytes that a paced copy may leave unwritten in the page cache. If gigabytes were unwritten, the
+# kernel would block every writer, and so the event loop, for a second or more.
 UNWRITTEN_SIZE_MAX = 16 << 20
 # The last file that a copy gets, with the first fsync of the whole copy: only a copy that has it
 # can have become the log.
@@ -46,7 +46,7 @@ class LogCopy:
         self._files = files
         self.path = path
         self.size = 0  # bytes of batches
-        self._is_over = is_over
+        self.is_over = is_over
         self._copied: dict[str, int] = {}  # bytes, by file name
         self._small_files: dict[str, bytes] = {}
         self._unsynced: set[str] = set()
@@ -69,7 +69,7 @@ class LogCopy:
         """
         kept: set[str] = set()
         for name in self._files.names_in(self.path):
-            if self._is_over():
+            if self.is_over():
                 return kept
             size = self._equal_size(source / name, name, log_sizes.get(name, 0))
             if size:
@@ -93,7 +93,7 @@ class LogCopy:
         copy = OpenFile(self._files, f"{self.path}/{name}", O_RDONLY)
         size = min(size, self._files.size_of(copy.fd))
         position = 0
-        while position < size and not self._is_over():
+        while position < size and not self.is_over():
             count = min(PIECE_SIZE, size - position)
             ours = read_exactly(copy, count, position)
             if len(ours) < count or ours != read_exactly(source, count, position):
@@ -104,7 +104,7 @@ class LogCopy:
     def append(self, source: Path, name: str, size: int | None, *, paced: bool = False) -> None:
         """Copy the missing bytes of a file, up to ``size`` or to its end.
 
-        ``paced``, it waits for the disk at intervals. Raises FileNotFoundError if the file is
+        With ``paced`` it waits for the disk at intervals. Raises FileNotFoundError if the file is
         shorter than ``size``.
         """
         files = self._files
@@ -121,7 +121,7 @@ class LogCopy:
         self._copied[name] = position
         if not self._buffer:
             self._buffer = memoryview(bytearray(PIECE_SIZE))
-        while position < end and not self._is_over():
+        while position < end and not self.is_over():
             count = read_into(file, self._buffer[: end - position], Position(position))
             if count == 0:
                 raise FileNotFoundError(f"{source}/{name} ends at byte {position}")
@@ -156,7 +156,7 @@ class LogCopy:
     def sync(self) -> None:
         """fsync the files that changed since the last call; batches first."""
         for name in sorted(self._unsynced, key=lambda name: (not name.endswith(".log"), name)):
-            if self._is_over():
+            if self.is_over():
                 return
             file = OpenFile(self._files, f"{self.path}/{name}")
             self._files.fsync(file.fd)

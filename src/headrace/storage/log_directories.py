@@ -113,7 +113,7 @@ class LogDirectories:
         return shared_file.locate(self.online(), file_name)
 
     def traces_of(self, file_name: str) -> list[Path]:
-        """Where ``place_of`` has put the file, or its notes of it, at an earlier start."""
+        """Paths of the file, and of the notes about it, from an earlier start."""
         return shared_file.traces(self.online(), file_name)
 
     # --- losses and failures
@@ -123,11 +123,11 @@ class LogDirectories:
         """Whether a log directory was in use when its machine went down."""
         return any(directory.may_have_lost_records for directory in self.online())
 
-    def losses_known(self) -> None:
+    def losses_reported(self) -> None:
         """The controller knows that records may be lost. Blocks for an fsync."""
         for directory in self.online():
             try:
-                directory.losses_known()
+                directory.losses_reported()
             except OSError as error:
                 directory.failed(error)
 

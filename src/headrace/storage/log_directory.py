@@ -42,7 +42,7 @@ class LogDirectory:
         self.cluster_is_new = False  # the cluster id was generated, because none was known
         self.clean_start = False  # whether the last shutdown was clean
         self.last_broker_epoch = -1  # of the process that shut down cleanly
-        # The machine went down under the last process, and records that were not fsynced with it.
+        # The machine went down while the last process ran: unsynced records may be lost.
         self.may_have_lost_records = False
         self.offline: str | None = None  # why, once the disk has failed
         self._on_offline = on_offline
@@ -82,10 +82,10 @@ class LogDirectory:
             unlink_if_exists(self.files, self.path / checkpoint.CLEAN_SHUTDOWN)
             self.files.sync_directory(self.path)
 
-    def losses_known(self) -> None:
+    def losses_reported(self) -> None:
         """The controller knows that records may be lost here.
 
-        Not before: a process that is killed until then must say so again.
+        Call it only then: a process that is killed earlier must report the losses again.
         """
         if self.may_have_lost_records:
             self._note_boot()
@@ -235,7 +235,7 @@ class LogDirectory:
             )
 
     def _may_report(self) -> bool:
-        """Whether the last report is long ago: every produce request would report the same."""
+        """False shortly after a report, because every produce request would report the same."""
         now = self.world.now()
         if 0 <= now - self._reported_at < _REPORT_INTERVAL_MS:  # the clock may be set back
             return False

@@ -58,8 +58,8 @@ class LogFlusher:
         self.is_new = False
         self._is_requested = False  # a background job was requested, and has not begun
         self._is_postponed = False
-        # Cut after their last batch, which is not fsynced. Recovery or an earlier process may have
-        # done that to the segment that ends at the recovery point.
+        # Segments whose file was cut after its last batch, without an fsync. Recovery or an earlier
+        # process may have cut the segment that ends at the recovery point.
         self._trimmed: list[Segment] = []
         if recovery_point > 0:
             self._trimmed.append(owner.segments.at(Offset(recovery_point - 1)))

@@ -62,10 +62,10 @@ class LogManager:
             later = self._background.later
         self._later = later
         open_files = OpenFiles(open_files_max or _open_files_max(world.files))
-        self._resources = Resources(world.files, open_files, IndexCache())
+        self.resources = Resources(world.files, open_files, IndexCache())
         self.directories = LogDirectories(
             [
-                LogDirectory(Path(path), world, self._resources, later, self._went_offline)
+                LogDirectory(Path(path), world, self.resources, later, self._went_offline)
                 for path in paths
             ],
             world.files,
@@ -112,7 +112,7 @@ class LogManager:
         self.unfinished_moves, self._copies = startup.unfinished_moves, startup.copies
         startup.run()
         # From now on the event loop must not be blocked for long.
-        self._resources.indexes.rebuildable_size_max = REBUILT_AT_ONCE_MAX
+        self.resources.indexes.rebuildable_size_max = REBUILT_AT_ONCE_MAX
         for directory in self.directories.online():
             try:
                 directory.started()
@@ -176,7 +176,7 @@ class LogManager:
         except OSError as error:
             if not isinstance(error, NotADirectoryError):  # a file with the directory's name
                 directory.failed(error)
-            if is_new:  # a part of it would be there, unknown, even after the topic is deleted
+            if is_new:  # a partial directory would outlive even the topic
                 with suppress(OSError):
                     directory.delete_partition(path, topic_partition)
             raise Rejected(
@@ -219,10 +219,10 @@ class LogManager:
         if self._offline.pop(topic_partition, None) is not None:
             self._delete_offline(topic_partition)
         if deleted is not None:
-            # The directory first, even if a step fails: a full disk cannot write a checkpoint,
-            # and without another name the log would be back after the next start.
+            # Rename the directory first: writing a checkpoint fails on a full disk, and a log that
+            # keeps its name would be back after the next start.
             for step in (
-                deleted.delete,
+                partial(_mark_for_deletion, deleted),
                 partial(deleted.directory.offsets.forget, topic_partition),
             ):
                 try:
@@ -271,7 +271,8 @@ class LogManager:
     def copy_directory_ids(self, topic_partition: TopicPartition) -> set[str]:
         """Ids of log directories with copies of a log, which a move has not finished.
 
-        They include directories that are not online: who deletes the log must remember those.
+        They include directories that are not online; a caller that deletes the log must remember
+        those.
         """
         found = self._logs.get(topic_partition)
         return set() if found is None else set(found.copy_directory_ids)
@@ -340,9 +341,9 @@ class LogManager:
             self._files.sync_all()
         self.checkpoint(high_watermarks)
         for directory in self.directories.online():
-            # After a clean shutdown the next start would not tell the losses to a controller.
-            untold = directory.may_have_lost_records
-            if directory not in unclean and not untold and not self._has_met_bug:
+            # After a clean shutdown the next start would not report the losses to a controller.
+            is_unreported = directory.may_have_lost_records
+            if directory not in unclean and not is_unreported and not self._has_met_bug:
                 marker = directory.path / checkpoint.CLEAN_SHUTDOWN
                 try:
                     checkpoint.write_clean_shutdown(self._files, marker, broker_epoch)
@@ -356,6 +357,18 @@ class LogManager:
         if self._background is not None:
             self._background.close()
         self.directories.unlock()
+
+
+def _mark_for_deletion(log: Log) -> None:
+    """Release a log and rename its directory; the files are removed later."""
+    log.abandon()
+    # The copies first: a start that finds only a copy takes it for the log.
+    for copy in sorted(log.copies):
+        with suppress(OSError):
+            log.directory.delete_partition(copy, log.topic_partition)
+    log.path = log.directory.delete_partition(
+        log.path, log.topic_partition, log.config.file_delete_delay_ms
+    )
 
 
 def _open_files_max(files: SystemFiles) -> int:

@@ -33,6 +33,7 @@ from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import NO_TOPIC_ID, Offset, TopicPartition
 from headrace.storage import checkpoint
 from headrace.storage.directory_names import MARK_SIZE, NAME_SIZE_MAX, future_name
+from headrace.storage.index_repair import give_up_rebuilds
 from headrace.storage.log import Log
 from headrace.storage.log_copy import LogCopy, mark_incomplete
 from headrace.storage.log_directory import LogDirectory
@@ -44,13 +45,13 @@ _log = logging.getLogger("headrace.storage")
 
 AT_ONCE_SIZE_MAX = 1 << 20  # what the loop copies between two requests: about a millisecond
 AT_ONCE_COUNT_MAX = 16  # segments in it
-# Rounds of the thread that found more than half of what the round before did. Then the loop takes
-# part: each further round might take twice as long as the last.
-VAIN_ROUNDS_MAX = 5
+# A round is slow if it finds more than half of what the round before found. After this many the
+# loop takes part, because each further round might take twice as long as the last.
+SLOW_ROUNDS_MAX = 5
 STEP_SIZE_MIN = 4 << 20  # what the loop then copies at a time, at least
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
     """A segment of which the copy lacks something."""
 
     segment: Segment
@@ -59,10 +60,10 @@ class _Part(NamedTuple):
     ends_it: bool  # the segment is closed and these are its last
 
 
-class _Missing(NamedTuple):
+class Missing(NamedTuple):
     """What the copy lacked when the loop looked."""
 
-    parts: list[_Part]
+    parts: list[Part]
     snapshots: list[str]
     stale: list[str]  # files of segments that were removed or replaced
     size: int  # bytes of batches
@@ -108,7 +109,7 @@ class LogMove:
         self._cut_count = moving.flusher.cut_count
         self._segments: dict[Offset, Segment] = {}  # those of which something was copied
         self._whole: set[Offset] = set()  # closed ones, copied to their end
-        self._absent: list[Segment] = []  # a thread did not find them as they should be
+        self._absent: list[Segment] = []  # their files are missing or too short
         self._synced_end: Offset | None = None  # all below is fsynced in the copy
         self._given_up = False
         self._copy = LogCopy(self._files, self.path, lambda: self.is_over)
@@ -160,7 +161,7 @@ class LogMove:
         self._cut_count = self.log.flusher.cut_count
         if self._resumes:
             await self._keep_equal()
-        missing = await self._copy_until_little_is_missing()
+        missing = await self.copy_until_little_is_missing()
         # What is fsynced in the old directory must be fsynced in the new one before the log
         # continues there, so the old one should not get further. flush.messages cannot be
         # postponed for long, only for what comes after the first and longest fsync.
@@ -168,11 +169,11 @@ class LogMove:
         try:
             await self._copy_and_sync(missing)
             async with self.log.flusher.turn:
-                await self._catch_up()
-                self._switch()
+                await self.catch_up()
+                self.switch()
         finally:
             self.log.flusher.postpone(False)
-        await self._settle()
+        await self.settle()
 
     def discard(self) -> None:
         """Give the copy up: its files are removed in the background."""
@@ -212,13 +213,13 @@ class LogMove:
             self._segments[segments[name].base_offset] = segments[name]
         _log.info("%s: resuming a move with %d copied bytes", self.topic_partition, self.size)
 
-    async def _catch_up(self) -> None:
+    async def catch_up(self) -> None:
         """Copy everything; on return, until the next ``await``, nothing is missing.
 
         Meanwhile nothing is flushed, except by a background job that had begun.
         """
         while True:
-            missing = await self._copy_until_little_is_missing()
+            missing = await self.copy_until_little_is_missing()
             if self._synced_end is None or self._synced_end < self.log.flusher.recovery_point:
                 await self._copy_and_sync(missing)
                 continue
@@ -227,9 +228,9 @@ class LogMove:
                 self._copy.copy_small_files(self._old_path)
                 return
 
-    async def _copy_until_little_is_missing(self) -> _Missing:
+    async def copy_until_little_is_missing(self) -> Missing:
         """Returns what is missing then; it is complete until the next ``await``."""
-        vain_count = 0
+        slow_count = 0
         size_before: int | None = None
         left_size: int | None = None  # by the last step that the loop did itself
         while True:
@@ -240,16 +241,16 @@ class LogMove:
                 and not missing.stale
             )
             limit = self._throttle.step_size()
-            if is_little and vain_count < VAIN_ROUNDS_MAX and limit != 0:
+            if is_little and slow_count < SLOW_ROUNDS_MAX and limit != 0:
                 return missing
             if limit is not None:
                 await self._copy_throttled(missing, limit)
-            elif vain_count < VAIN_ROUNDS_MAX:
-                is_vain = size_before is not None and not 0 < missing.size <= size_before // 2
-                vain_count += is_vain
+            elif slow_count < SLOW_ROUNDS_MAX:
+                is_slow = size_before is not None and not 0 < missing.size <= size_before // 2
+                slow_count += is_slow
                 size_before = missing.size
                 # A disk that is hardly faster than the load would not bring the end nearer.
-                await self._in_thread(partial(self._copy_missing, missing, paced=not is_vain))
+                await self._in_thread(partial(self._copy_missing, missing, paced=not is_slow))
             else:
                 # More than came since the last step, so that each brings the end nearer.
                 came = 0 if left_size is None else missing.size - left_size
@@ -260,12 +261,12 @@ class LogMove:
                 left_size = missing.size - step_size
                 await asyncio.sleep(0)
 
-    async def _copy_throttled(self, missing: _Missing, limit: int) -> None:
+    async def _copy_throttled(self, missing: Missing, limit: int) -> None:
         started_at, before = asyncio.get_running_loop().time(), self.size
         await self._in_thread(partial(self._copy_missing, self._cut(missing, limit), paced=True))
         await self._throttle.spread(self.size - before, started_at)
 
-    def _find_missing(self) -> _Missing:
+    def _find_missing(self) -> Missing:
         """What the copy lacks. Raises Rejected if the move must end."""
         moving = self.log
         if moving.closed:
@@ -287,14 +288,14 @@ class LogMove:
             if segment.base_offset not in self._whole:
                 self._segments[segment.base_offset] = segment
                 is_closed = segment is not segments[-1]
-                parts.append(_Part(segment, segment.size, end_offset, is_closed))
+                parts.append(Part(segment, segment.size, end_offset, is_closed))
         snapshots = dict.fromkeys(f"{offset:020d}.snapshot" for offset in moving.snapshots.offsets)
         copied = set(self._copy.names())
         for name in copied:
             if name.endswith(".snapshot") and name not in snapshots:
                 self._copy.forget(name)
                 stale.append(name)
-        return _Missing(
+        return Missing(
             parts,
             [name for name in snapshots if name not in copied],
             stale,
@@ -328,7 +329,7 @@ class LogMove:
             self._copy.forget(name)
         return stale
 
-    def _copy_missing(self, missing: _Missing, *, paced: bool = False) -> None:
+    def _copy_missing(self, missing: Missing, *, paced: bool = False) -> None:
         """For a thread, or for the loop if it is little. ``paced``: wait for the disk at times."""
         source, copy = self._old_path, self._copy
         copy.remove(missing.stale)
@@ -350,7 +351,7 @@ class LogMove:
                 self._whole.add(part.segment.base_offset)
             self.copied_end = max(self.copied_end, part.end_offset)
 
-    def _cut(self, missing: _Missing, size_max: int) -> _Missing:
+    def _cut(self, missing: Missing, size_max: int) -> Missing:
         """The first ``size_max`` bytes of it."""
         parts = []
         for part in missing.parts:
@@ -365,7 +366,7 @@ class LogMove:
             parts.append(part)
         return missing._replace(parts=parts)
 
-    async def _copy_and_sync(self, missing: _Missing) -> None:
+    async def _copy_and_sync(self, missing: Missing) -> None:
         def copy_and_sync() -> None:
             # Durable before the copy is so complete that it could be taken for the log.
             _write_note(self.log, sync=True)
@@ -401,7 +402,7 @@ class LogMove:
 
     # -- the switch -----------------------------------------------------------------------
 
-    def _switch(self) -> None:
+    def switch(self) -> None:
         """Continue in the copy; no ``await`` since nothing was missing."""
         moving, source = self.log, self.source
         assert self._synced_end is not None
@@ -411,10 +412,10 @@ class LogMove:
         self._forget_copy()
         # A power failure that brings the old name back would lose what is flushed from now on.
         moving.flusher.renamed((source, self.target))
-        moving.relocate(self.target, self.path, self._synced_end)
+        relocate(moving, self.target, self.path, self._synced_end)
         source.offsets.drop(self.topic_partition)
 
-    async def _settle(self) -> None:
+    async def settle(self) -> None:
         try:
             await self._in_thread(
                 partial(self.source.offsets.remove_log_start, self.topic_partition)
@@ -435,9 +436,19 @@ class LogMove:
         plain = directory.path / str(self.topic_partition)
         if not moving.closed and moving.path != plain:
             self._files.rename(moving.path, plain)
-            moving.relocate(directory, plain, moving.flusher.recovery_point)
+            relocate(moving, directory, plain, moving.flusher.recovery_point)
             await self._in_thread(partial(self._files.sync_directory, directory.path))
             moving.flusher.renamed(())
+
+
+def relocate(log: Log, directory: LogDirectory, path: Path, recovery_point: Offset) -> None:
+    """Let ``log`` continue in ``path``, which has the same bytes, fsynced to ``recovery_point``."""
+    give_up_rebuilds(log)
+    log.directory, log.path = directory, path
+    log.segments.relocate(str(path))
+    log.snapshots.relocate(str(path))
+    log.epoch_file.relocate(path)
+    log.flusher.relocated(recovery_point)
 
 
 def _name(segment: Segment, suffix: str) -> str:
@@ -456,5 +467,5 @@ def _write_note(moving: Log, *, sync: bool) -> None:
     except FileNotFoundError:
         pass  # the log was deleted
     except OSError as error:
-        # Not worth the move: its purpose may be to leave a full disk.
+        # No reason to fail the move, which may be meant to leave a full disk.
         _log.warning("%s: could not record the target of a move: %s", moving.topic_partition, error)

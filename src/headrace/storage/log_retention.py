@@ -7,6 +7,7 @@ from headrace.core.retention import Expiry, SegmentFacts, expired
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Millis, Offset
 from headrace.storage import time_lookup
+from headrace.storage.index_repair import repair_indexes
 from headrace.storage.log import Log
 from headrace.storage.segment_indexes import IndexDamaged
 
@@ -38,7 +39,7 @@ def segment_facts(log: Log) -> list[SegmentFacts]:
     try:
         return log.segments.facts(log.log_end)
     except IndexDamaged as damaged:
-        log.rebuild_indexes(log.segments.at(damaged.base_offset), damaged)
+        repair_indexes(log, log.segments.at(damaged.base_offset), damaged)
         return log.segments.facts(log.log_end)
 
 
@@ -70,7 +71,7 @@ def apply_retention(log: Log, high_watermark: Offset, now: Millis) -> Expiry:
             *expiry,
         )
         deleted = segments.take_first(count)
-        log.raise_log_start(max(log.log_start, segments.first_base_offset))
+        _raise_log_start(log, max(log.log_start, segments.first_base_offset))
         log.directory.delete_segments(deleted, config.file_delete_delay_ms)
         log.snapshots.drop_below(segments.first_base_offset)
     return expiry
@@ -88,4 +89,10 @@ def delete_records_before(log: Log, offset: Offset) -> None:
             f"{log.topic_partition} ends at {log.log_end}; it cannot start at {offset}",
         )
     if offset > log.log_start:
-        log.raise_log_start(offset)
+        _raise_log_start(log, offset)
+
+
+def _raise_log_start(log: Log, offset: Offset) -> None:
+    log.log_start = offset
+    log.leader_epochs.truncate_start(offset)
+    log.producers.log_start_advanced(offset)

@@ -145,7 +145,7 @@ class LogStartup:
         if topic_partition not in self.logs and topic_partition not in self.offline:
             self._finish_move(topic_partition)
         if topic_partition in self.offline:
-            return  # its own directory may yet be readable, or a copy is all there is
+            return  # keep the copies: the log cannot be read now, and they may be needed
         opened = self.logs[topic_partition]
         for copy in self.copies.pop(topic_partition):
             try:

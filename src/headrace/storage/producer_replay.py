@@ -1,5 +1,6 @@
 """Rebuilding producer state from the batches of a log."""
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable
 from struct import Struct
@@ -12,6 +13,7 @@ from headrace.core.producer_state import (
     Origin,
     Producers,
 )
+from headrace.model.errors import Corrupt
 from headrace.model.ids import Millis, Offset
 from headrace.records.batch import CONTROL, TRANSACTIONAL, BadBatch, BatchHeader
 from headrace.records.record import ABORT, COMMIT, iter_records, marker_type
@@ -19,6 +21,8 @@ from headrace.storage.scan import Scan
 from headrace.storage.segment import Segment
 
 _MARKER_VALUE = Struct(">hi")
+# Entries of the index, one for each batch or for each 4 KiB of small ones.
+_RECALLED_ENTRIES = 16
 
 
 def replay(
@@ -37,8 +41,33 @@ def replay(
             if header.base_offset >= end_offset:
                 break
             if header.producer_id >= 0 and header.base_offset >= start:
-                replay.show(header, scan)
+                replay.add(header, scan)
         replay.finish()
+
+
+def headers_before(segments: list[Segment], end_offset: Offset) -> list[BatchHeader]:
+    """The batches right before ``end_offset``: 16 at least, and 64 KiB of small ones."""
+    found: list[BatchHeader] = []
+    left = _RECALLED_ENTRIES
+    for segment in reversed(segments):
+        if segment.base_offset >= end_offset or left <= 0:
+            continue
+        earlier = []
+        try:
+            offsets = segment.indexes.offsets
+            slot = bisect_left(offsets.last_offsets, end_offset - segment.base_offset)
+            position = offsets.positions[slot - left] if slot > left else 0
+            left -= slot + 1
+            while position < segment.size:
+                header = segment.files.header_at(position)
+                if header.base_offset >= end_offset:
+                    break
+                earlier.append(header)
+                position += header.size
+        except Corrupt:
+            return found  # who reads these batches hears of it
+        found = earlier + found
+    return found
 
 
 class ProducerStateReplay:
@@ -53,7 +82,7 @@ class ProducerStateReplay:
         self._aborted = list(aborted)
         self._runs: dict[int, deque[BatchHeader]] = {}
 
-    def show(self, header: BatchHeader, scan: Scan) -> None:
+    def add(self, header: BatchHeader, scan: Scan) -> None:
         run = self._runs.get(header.producer_id)
         if run is None:
             run = self._runs[header.producer_id] = deque(maxlen=BATCHES_KEPT)

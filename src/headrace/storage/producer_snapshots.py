@@ -11,7 +11,7 @@ from headrace.model.errors import Corrupt
 from headrace.model.ids import Millis, Offset
 from headrace.storage import snapshots
 from headrace.storage.files import read_file, unlink_if_exists, write_atomically
-from headrace.storage.producer_replay import replay
+from headrace.storage.producer_replay import headers_before, replay
 from headrace.storage.segment import Segment
 from headrace.world.files import SystemFiles
 
@@ -81,6 +81,8 @@ class ProducerSnapshots:
             if clean:
                 return  # a clean shutdown leaves a snapshot unless there are no producers
             start = segments[0].base_offset
+        elif producers.entries:
+            producers.recall(headers_before(segments, start))
         if start < end_offset:
             replay(segments, start, end_offset, producers)
 

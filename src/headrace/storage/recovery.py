@@ -208,13 +208,16 @@ def readable_aborted(
     scan = segment.files.scan(Position(0))
     for _, header in scan:
         if header.producer_id >= 0:
-            replay.show(header, scan)
+            replay.add(header, scan)
     segment.set_aborted(replay.finish())
     return segment.aborted
 
 
 def _lost_end(following: Segment, log_end: Offset) -> str | None:
-    """A new segment begins where the one before it ends; after a power failure its end is lost."""
+    """The damage, if a power failure took the end of the segment before ``following``; else None.
+
+    A new segment begins where the one before it ends.
+    """
     if following.base_offset <= log_end:
         return None
     return f"the next segment begins at offset {following.base_offset}"
@@ -342,7 +345,7 @@ class _Recovery:
                 latest_epoch = header.leader_epoch
                 self._epochs.assign(LeaderEpoch(latest_epoch), Offset(base_offset))
             if header.producer_id >= 0:
-                replay.show(header, scan)
+                replay.add(header, scan)
             if len(staged) == _CHUNK:
                 end_offset = Offset(last_offset + 1)
                 files.size = indexes.extend(staged, files.size, self._index_interval_size)

@@ -57,14 +57,15 @@ class SegmentFiles:
         return f"{self.directory}/{self.base_offset:020d}.{suffix}"
 
     def create(self, preallocated_size: int) -> None:
-        """Create empty files; ``trim`` gives back preallocated space that was not used."""
+        """Create empty files; ``trim`` gives back preallocated space that was not used.
+
+        They are closed again: most of thousands of new partitions get no record for a while.
+        """
         system = self.system
-        self.file = OpenFile(system, self.path("log"), O_TRUNCATE)
-        self._open_files.opened(self)
-        if preallocated_size:
-            system.preallocate(self.file.fd, preallocated_size)
-        for suffix in ("index", "timeindex"):
-            system.close(system.open(self.path(suffix), O_TRUNCATE, 0o644))
+        for suffix in ("log", "index", "timeindex"):
+            created = OpenFile(system, self.path(suffix), O_TRUNCATE)
+            if preallocated_size and suffix == "log":
+                system.preallocate(created.fd, preallocated_size)
 
     def open(self) -> OpenFile:
         file = self.file

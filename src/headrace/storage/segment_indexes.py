@@ -55,6 +55,9 @@ class IndexCache:
         self._size = 0
         self._held: dict[SegmentIndexes, int] = {}
 
+    def __len__(self) -> int:
+        return len(self._held)
+
     def loaded(self, indexes: "SegmentIndexes", size: int) -> None:
         self.forget(indexes)
         self._held[indexes] = size
@@ -111,7 +114,7 @@ class SegmentIndexes:
 
     @property
     def path(self) -> str:
-        """Of the segment's log, which tells segments apart."""
+        """The path of the segment's log, which identifies the segment."""
         return self._files.path("log")
 
     @property

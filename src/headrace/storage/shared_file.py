@@ -30,7 +30,7 @@ def locate(directories: Sequence[LogDirectory], file_name: str) -> Path:
 
 
 def traces(directories: Sequence[LogDirectory], file_name: str) -> list[Path]:
-    """The file, and what tells other directories of it, where they exist. Writes nothing."""
+    """Paths of the file and of the notes about it, as far as they exist. Writes nothing."""
     names = (file_name, f"{file_name}{_NOTE}")
     places = [directory.path / name for directory in directories for name in names]
     return [place for place in places if directories[0].files.exists(place)]

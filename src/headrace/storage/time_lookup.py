@@ -17,6 +17,7 @@ from headrace.records.batch import BadBatch, BatchHeader
 from headrace.records.record import Record, iter_records
 from headrace.storage.files import OpenFile, OpenFiles
 from headrace.storage.index import BadIndex
+from headrace.storage.index_repair import repair_indexes
 from headrace.storage.log import Log
 from headrace.storage.scan import Scan
 from headrace.storage.segment import Resources, Segment
@@ -52,7 +53,7 @@ async def look_up(log: Log, prepare: Callable[[], Search]) -> TimedOffset | None
         try:
             found = await asyncio.to_thread(prepare())
         except IndexDamaged as damaged:
-            log.rebuild_indexes(segments.at(damaged.base_offset), damaged)
+            repair_indexes(log, segments.at(damaged.base_offset), damaged)
         except (Corrupt, FileNotFoundError):
             if segments.layout_count == layout_count:
                 raise

@@ -121,7 +121,7 @@ class Cluster(Handle):
         """The addresses of all brokers, for any client. They stay the same over restarts."""
         return ",".join(_address(slot) for slot in self._brokers.slots)
 
-    def _answering_servers(self) -> str:
+    def answering_servers(self) -> str:
         # A broker that is cut off the tree answers, but its metadata may be old.
         slots = [slot for slot in self._brokers.slots if self._brokers.keeps_session(slot)]
         return ",".join(map(_address, slots)) or self.bootstrap_servers

@@ -72,15 +72,15 @@ class Threads:
     def __init__(self, saved_tree: Path, session_timeout_s: float) -> None:
         self._saved_tree = saved_tree
         snapshot = saved_tree.read_bytes() if saved_tree.exists() else None
-        self._sessions = TreeSessions(session_timeout_s, snapshot)
+        self.sessions = TreeSessions(session_timeout_s, snapshot)
 
     def start(self) -> None:
         if "_pytest.assertion.rewrite" in sys.modules:
             _import_all_of_the_broker()
 
     def close(self) -> None:
-        self._sessions.close()
-        self._saved_tree.write_bytes(self._sessions.snapshot())
+        self.sessions.close()
+        self._saved_tree.write_bytes(self.sessions.snapshot())
 
     def member(
         self,
@@ -90,11 +90,11 @@ class Threads:
         data: Path,
     ) -> Member:
         # A process that starts again in the same directory ends the session of its predecessor.
-        self._sessions.expire(broker_id)
-        self._sessions.end_silence(broker_id, Silence.KILLED)
+        self.sessions.expire(broker_id)
+        self.sessions.end_silence(broker_id, Silence.KILLED)
 
         async def open_tree(logs: LogManager, world: World) -> Tree:
-            return self._sessions.open(broker_id)
+            return self.sessions.open(broker_id)
 
         return ThreadMember(settings, impairments, open_tree=open_tree)
 
@@ -102,14 +102,14 @@ class Threads:
         try:
             member.kill()
         finally:
-            self._sessions.silence(broker_id, Silence.KILLED)
+            self.sessions.silence(broker_id, Silence.KILLED)
 
     def pause(self, broker_id: int, member: Member) -> None:
         member.pause()
-        self._sessions.silence(broker_id, Silence.PAUSED)
+        self.sessions.silence(broker_id, Silence.PAUSED)
 
     def resume(self, broker_id: int, member: Member) -> None:
-        self._sessions.end_silence(broker_id, Silence.PAUSED)
+        self.sessions.end_silence(broker_id, Silence.PAUSED)
         member.resume()
 
     def impair_tree(self, broker_id: int, impairment: Impairment) -> None:
@@ -118,18 +118,18 @@ class Threads:
                 "slow: a tree in memory has no connection to slow down; use Cluster(process=True)"
             )
         if impairment.cut:
-            self._sessions.silence(broker_id, Silence.CUT)
+            self.sessions.silence(broker_id, Silence.CUT)
         else:
-            self._sessions.end_silence(broker_id, Silence.CUT)
+            self.sessions.end_silence(broker_id, Silence.CUT)
 
     def expire_session(self, broker_id: int) -> None:
-        self._sessions.expire(broker_id)
+        self.sessions.expire(broker_id)
 
     def restart_tree(self) -> None:
-        self._sessions.reconnect_all()
+        self.sessions.reconnect_all()
 
     def read(self, path: str) -> bytes | None:
-        return self._sessions.read(path)
+        return self.sessions.read(path)
 
 
 def _import_all_of_the_broker() -> None:

@@ -28,7 +28,7 @@ class Handle(ABC):
     def bootstrap_servers(self) -> str:
         """The addresses of all brokers, for any client."""
 
-    def _answering_servers(self) -> str:
+    def answering_servers(self) -> str:
         """The addresses of the brokers that answer now, for the clients of the kit."""
         return self.bootstrap_servers
 
@@ -86,14 +86,14 @@ class Handle(ABC):
 
         A record is a value, a pair of key and value, or a ``Record``. Strings are sent as UTF-8.
         """
-        send(self._answering_servers(), topic, records)
+        send(self.answering_servers(), topic, records)
 
     def records(self, topic: str, *, isolation_level: str = "read_committed") -> list[Record]:
         """All records that the topic holds now, ordered by partition and offset."""
-        return read_all(self._answering_servers(), topic, isolation_level=isolation_level)
+        return read_all(self.answering_servers(), topic, isolation_level=isolation_level)
 
     def _admin(self) -> "AdminClient":
         """A client that does not log lost connections: a test restarts brokers on purpose."""
         from confluent_kafka.admin import AdminClient
 
-        return AdminClient({"bootstrap.servers": self._answering_servers(), "log_level": 0})
+        return AdminClient({"bootstrap.servers": self.answering_servers(), "log_level": 0})

@@ -4,6 +4,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from headrace.model.settings.replication import replication_settings
+
 # Defaults for tests: react quickly, wait for no further members, keep internal topics small.
 TEST_DEFAULTS = {
     "group.initial.rebalance.delay.ms": "0",
@@ -19,16 +21,10 @@ TEST_DEFAULTS = {
 
 def cluster_defaults(broker_count: int) -> dict[str, str]:
     """Defaults for a cluster: replicate as widely as it can, and notice failures quickly."""
-    replicas = str(min(3, broker_count))
-    min_isr = "2" if broker_count >= 3 else "1"
-    return {
-        "default.replication.factor": replicas,
-        "min.insync.replicas": min_isr,
-        "offsets.topic.replication.factor": replicas,
-        "transaction.state.log.replication.factor": replicas,
-        "transaction.state.log.min.isr": min_isr,
-        "share.coordinator.state.topic.replication.factor": replicas,
-        "share.coordinator.state.topic.min.isr": min_isr,
+    settings = replication_settings(broker_count)
+    return settings | {
+        "share.coordinator.state.topic.replication.factor": settings["default.replication.factor"],
+        "share.coordinator.state.topic.min.isr": settings["min.insync.replicas"],
         "zookeeper.session.timeout.ms": "1000",
         # On a busy machine ZooKeeper may take longer for its first answer than a session lasts.
         "zookeeper.connection.timeout.ms": "15000",

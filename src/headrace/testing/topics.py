@@ -1,5 +1,6 @@
 """The topics of a test: read the ``topics`` argument, create the topics, compare existing ones."""
 
+import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -9,6 +10,7 @@ from headrace.testing.settings import as_text
 from headrace.wire import messages as m
 
 if TYPE_CHECKING:
+    from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
 # Names, or name -> partition count, or name -> settings with "partitions" among them.
@@ -18,6 +20,8 @@ Address = tuple[str, int]
 
 _CLIENT_ID = "headrace-testing"
 _ANSWER_TIMEOUT_S = 10.0
+_CONTROLLER_TIMEOUT_S = 30.0
+_RETRY_S = 0.05
 _PARTITIONS = "partitions"
 
 
@@ -67,39 +71,56 @@ def _shape(argument: str, shape: Any) -> TopicShape:
 
 def create_topics(admin: "AdminClient", shapes: Mapping[str, TopicShape]) -> None:
     """Create topics. Raises KafkaException if the broker refuses one of them."""
-    for created in _create(admin, shapes).values():
-        created.result()
+    for refusal in _create(admin, shapes).values():
+        raise refusal
 
 
 def ensure_topics(admin: "AdminClient", address: Address, shapes: Mapping[str, TopicShape]) -> None:
     """Create the topics that do not exist. Raises ValueError if one exists in another shape."""
+    from confluent_kafka import KafkaError
+
+    for name, refusal in _create(admin, shapes).items():
+        if refusal.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise refusal
+        with Connection(*address, client_id=_CLIENT_ID) as connection:
+            existing = _existing_shape(admin, connection, name)
+        if existing != shapes[name]:
+            raise ValueError(
+                f"topics[{name!r}]: the data directory has this topic with {existing}; "
+                f"the test asks for {shapes[name]}. Ask for the existing shape, or use "
+                "another name or data directory."
+            )
+
+
+def _create(admin: "AdminClient", shapes: Mapping[str, TopicShape]) -> "dict[str, KafkaException]":
+    """Create topics, also if a fault has just moved the controller; returns refusals by name.
+
+    librdkafka asks the controller that it knows, and looks for another one only when told to.
+    """
     from confluent_kafka import KafkaError, KafkaException
-
-    for name, created in _create(admin, shapes).items():
-        try:
-            created.result()
-        except KafkaException as failure:
-            if failure.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise
-            with Connection(*address, client_id=_CLIENT_ID) as connection:
-                existing = _existing_shape(admin, connection, name)
-            if existing != shapes[name]:
-                raise ValueError(
-                    f"topics[{name!r}]: the data directory has this topic with {existing}; "
-                    f"the test asks for {shapes[name]}. Ask for the existing shape, or use "
-                    "another name or data directory."
-                ) from None
-
-
-def _create(admin: "AdminClient", shapes: Mapping[str, TopicShape]) -> dict[str, Any]:
     from confluent_kafka.cimpl import NewTopic
 
-    return admin.create_topics(
-        [
+    give_up_at = time.monotonic() + _CONTROLLER_TIMEOUT_S
+    left = dict(shapes)
+    refusals: dict[str, KafkaException] = {}
+    while left:
+        asked = [
             NewTopic(name, num_partitions=shape.partitions, config=shape.settings)
-            for name, shape in shapes.items()
+            for name, shape in left.items()
         ]
-    )
+        for name, created in admin.create_topics(asked).items():
+            try:
+                created.result()
+            except KafkaException as refused:
+                is_elsewhere = refused.args[0].code() == KafkaError.NOT_CONTROLLER
+                if is_elsewhere and time.monotonic() < give_up_at:
+                    continue
+                refusals[name] = refused
+            del left[name]
+        if left:
+            admin.list_topics(timeout=_ANSWER_TIMEOUT_S)
+            time.sleep(_RETRY_S)
+    return refusals
 
 
 def _existing_shape(admin: "AdminClient", connection: Connection, name: str) -> TopicShape:

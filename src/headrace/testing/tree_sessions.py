@@ -26,7 +26,7 @@ class TreeSessions:
     def __init__(self, timeout_s: float, snapshot: bytes | None = None) -> None:
         """The tree begins with the nodes of an earlier tree's ``snapshot``."""
         self._timeout_s = timeout_s
-        self._tree = MemoryTree(lambda: Millis(time.time_ns() // 1_000_000), snapshot)
+        self.tree = MemoryTree(lambda: Millis(time.time_ns() // 1_000_000), snapshot)
         self._lock = threading.RLock()
         self._brokers: dict[int, _BrokerSession] = {}
 
@@ -34,7 +34,7 @@ class TreeSessions:
         """A session for a broker that starts, or whose last session expired."""
         with self._lock:
             broker = self._broker(broker_id)
-            session = self._tree.open_session()
+            session = self.tree.open_session()
             broker.replace(session)
             return session
 
@@ -60,10 +60,10 @@ class TreeSessions:
 
     def read(self, path: str) -> bytes | None:
         """The value of a node of the tree."""
-        return self._tree.read(path)
+        return self.tree.read(path)
 
     def snapshot(self) -> bytes:
-        return self._tree.snapshot()
+        return self.tree.snapshot()
 
     def close(self) -> None:
         with self._lock:
@@ -72,7 +72,7 @@ class TreeSessions:
 
     def _broker(self, broker_id: int) -> "_BrokerSession":
         if broker_id not in self._brokers:
-            self._brokers[broker_id] = _BrokerSession(self._tree, self._lock, self._timeout_s)
+            self._brokers[broker_id] = _BrokerSession(self.tree, self._lock, self._timeout_s)
         return self._brokers[broker_id]
 
 
@@ -80,7 +80,7 @@ class _BrokerSession:
     """The session of one broker, and why it is silent. Every call holds the lock."""
 
     def __init__(self, tree: MemoryTree, lock: threading.RLock, timeout_s: float) -> None:
-        self._tree = tree
+        self.tree = tree
         self._lock = lock
         self._timeout_s = timeout_s
         self._session: MemorySession | None = None
@@ -113,7 +113,7 @@ class _BrokerSession:
     def expire(self) -> None:
         self.stop_timer()
         if self._session is not None:
-            self._tree.expire(self._session.session_id)
+            self.tree.expire(self._session.session_id)
 
     def stop_timer(self) -> None:
         if self._timer is not None:

@@ -116,7 +116,7 @@ def decoder(message: type[Message] | str, api_version: int) -> Decoder:
     """The decoder of one version of a message. Raises LookupError if there is none."""
     found = _decoders.get((message, api_version))
     if found is None:
-        found = _DecoderSource(*_checked(message, api_version)).compiled()
+        found = DecoderSource(*_checked(message, api_version)).compiled()
         _decoders[message, api_version] = found
     return found
 
@@ -359,7 +359,7 @@ def _struct(codes: str) -> Struct:
     return found
 
 
-class _DecoderSource(_Source):
+class DecoderSource(_Source):
     """Generates a decoder. In its source, ``d`` is the data, ``p`` the position, ``end`` exclusive.
 
     Reading a number or a byte beyond the data raises an error that the ``except`` at the end of the
@@ -374,7 +374,7 @@ class _DecoderSource(_Source):
             "ERRORS": (UnicodeDecodeError, OverflowError),
             "new": object.__new__,
             "longer": _longer_uvarint,
-            "uvarint": _read_uvarint,
+            "uvarint": read_uvarint,
             "skip_tags": _skip_tags,
             "SHORT": f"{known.name} version {api_version}, truncated",
             "NULL": f"{known.name} version {api_version} with null in a field that is not nullable",
@@ -575,7 +575,7 @@ def _longer_uvarint(data: Buffer, position: int, first: int) -> tuple[int, int]:
     raise PeerBroken("a varint with more than 5 bytes")
 
 
-def _read_uvarint(data: Buffer, position: int) -> tuple[int, int]:
+def read_uvarint(data: Buffer, position: int) -> tuple[int, int]:
     first = data[position]
     if first < 0x80:
         return first, position + 1
@@ -589,8 +589,8 @@ def _skip_tags(data: Buffer, position: int, first: int) -> int:
         count, position = _longer_uvarint(data, position, first)
     end = len(data)
     for _ in range(count):
-        _, position = _read_uvarint(data, position)
-        size, position = _read_uvarint(data, position)
+        _, position = read_uvarint(data, position)
+        size, position = read_uvarint(data, position)
         position += size
         if position > end:
             raise PeerBroken("a truncated tagged field")

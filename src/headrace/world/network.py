@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 # A flag of ``send`` and ``send_many``: more bytes follow at once, so a small packet may wait.
 MORE_FOLLOWS: int = getattr(socket, "MSG_MORE", 0)
-_HAS_SENDFILE = hasattr(os, "sendfile")
+HAS_SENDFILE = hasattr(os, "sendfile")
 _PIECE_SIZE = 1 << 18  # of a file, where the system cannot send from files
 
 
@@ -192,7 +192,7 @@ class SystemConnection:
         self._loop = loop
 
     def send_file(self, fd: int, position: int, size: int) -> int:
-        if _HAS_SENDFILE:
+        if HAS_SENDFILE:
             return os.sendfile(self._fd, fd, position, size)
         piece = os.pread(fd, min(size, _PIECE_SIZE), position)
         return self.send(piece, 0)

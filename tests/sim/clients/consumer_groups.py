@@ -78,13 +78,23 @@ class ConsumerGroupMember(GroupMember):
         return response
 
     async def _send_late_commit(self) -> None:
-        # While it owns the partitions, a member may commit with an earlier epoch (KIP-1251).
-        if self._last_commit is not None and self._last_commit.member_id != self._member_id:
+        # While it owns the partitions, a member may commit with an earlier epoch (KIP-1251). One
+        # that this client gave up is a member until it leaves, or until its session expires.
+        late = self._last_commit
+        if late is not None and late.member_id != self._member_id:
+            try:
+                await self._leave_as(late.member_id)
+            except Refused as refused:
+                if refused.code is not ErrorCode.UNKNOWN_MEMBER_ID:
+                    return
             await super()._send_late_commit()
 
     async def _leave(self) -> None:
-        request = m.ConsumerGroupHeartbeatRequest(
-            group_id=self._group, member_id=self._member_id, member_epoch=_LEAVING
-        )
         with contextlib.suppress(Disconnected, Refused):
-            await self._heartbeat(request)
+            await self._leave_as(self._member_id)
+
+    async def _leave_as(self, member_id: str) -> None:
+        request = m.ConsumerGroupHeartbeatRequest(
+            group_id=self._group, member_id=member_id, member_epoch=_LEAVING
+        )
+        await self._heartbeat(request)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from headrace.broker.membership import Membership
-from headrace.broker.sessions import GivenSessions
+from headrace.broker.sessions import InProcessSessions
 from headrace.coordination import paths
 from headrace.coordination.current_session import CurrentSession
 from headrace.coordination.registry import BrokerIdInUse, Registry
@@ -51,7 +51,7 @@ class Member:
         return session
 
     async def join(self):
-        sessions = GivenSessions(self.open_session, self.timeout_ms)
+        sessions = InProcessSessions(self.open_session, self.timeout_ms)
         current = CurrentSession(await sessions.open())
         await Registry(current, self.broker_id).create_persistent_nodes()
         self.membership = Membership(
@@ -61,7 +61,7 @@ class Member:
             world=StillWorld(),
             fail=self.failures.append,
             begin_term=self.begin,
-            losses_known=lambda: self.known_losses.append(self.broker_id),
+            losses_reported=lambda: self.known_losses.append(self.broker_id),
         )
         entry = BrokerEntry(
             self.broker_id, ENDPOINTS, None, -1, may_have_lost_records=self.is_lossy

@@ -4,7 +4,7 @@ import stat
 
 import pytest
 
-from headrace.broker.sessions import GivenSessions, ZooKeeperSessions, open_first_session
+from headrace.broker.sessions import InProcessSessions, ZooKeeperSessions, open_first_session
 from headrace.coordination import paths
 from headrace.coordination.tree import ANY_VERSION, SessionLost
 from headrace.model.config import BrokerConfig
@@ -95,7 +95,7 @@ async def test_sessions_of_a_tree_in_memory_are_not_kept():
     async def open_session():
         return tree.open_session()
 
-    sessions = GivenSessions(open_session, 1000)
+    sessions = InProcessSessions(open_session, 1000)
     session = await sessions.open()
     sessions.remember(session)
     assert not await sessions.release(session.session_id)
@@ -111,7 +111,7 @@ def dying_sessions(tree, count):
             tree.expire(opened[-1].session_id)
         return opened[-1]
 
-    return GivenSessions(open_session, 1000), opened
+    return InProcessSessions(open_session, 1000), opened
 
 
 @in_loop
@@ -144,6 +144,6 @@ async def test_a_session_that_ends_while_it_is_opened_is_replaced():
             raise SessionLost("/")
         return tree.open_session()
 
-    session = await open_first_session(GivenSessions(open_session, 1000))
+    session = await open_first_session(InProcessSessions(open_session, 1000))
 
     assert await session.get(paths.BROKER_IDS) is not None

@@ -11,13 +11,13 @@ def test_a_program_outside_path_is_named_by_its_location(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "executable", str(programs / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    assert demo._program() == "headrace"  # there is none beside Python
+    assert demo.program() == "headrace"  # there is none beside Python
 
     (programs / "headrace").touch(mode=0o755)
-    assert demo._program() == ".venv/bin/headrace"
+    assert demo.program() == ".venv/bin/headrace"
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
-    assert demo._program() == str(programs / "headrace")
+    assert demo.program() == str(programs / "headrace")
     monkeypatch.setenv("PATH", str(programs))
-    assert demo._program() == "headrace"
+    assert demo.program() == "headrace"

@@ -76,3 +76,19 @@ def test_partitions_are_numbers_and_ranges():
 def test_a_count_has_a_singular_or_plural_noun():
     assert values.counted(1, "record") == "1 record"
     assert values.counted(2000, "batch", "batches") == "2,000 batches"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1_048_575, "1.0 MiB"),
+        (3 << 30, "3.0 GiB"),
+        (5 << 40, "5.0 TiB"),
+        (2 << 50, "2.0 PiB"),
+    ],
+)
+def test_a_size_is_readable(count, text):
+    assert values.readable_size(count) == text

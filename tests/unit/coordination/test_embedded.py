@@ -1,13 +1,15 @@
 """The embedded tree's file: what is in the directory, what is refused, what survives a kill."""
 
-import asyncio
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -47,13 +49,36 @@ async def test_the_directory_holds_only_plain_files(tmp_path):
 
 
 @in_loop
-async def test_a_tree_that_is_opened_late_is_opened(tmp_path):
-    # On a busy machine the first job comes after the worker has waited for one.
-    tree = EmbeddedTree(tmp_path / FILE_NAME, asyncio.get_running_loop(), StillWorld().now)
-    tree._thread.start()
-    tree._thread.join(4 * embedded._IDLE_SECONDS)
-    assert tree._thread.is_alive()
-    await tree._run(tree._open)
+async def test_the_file_of_a_newer_version_is_refused_by_name_and_not_changed(tmp_path):
+    async with opened(tmp_path) as tree:
+        await tree.create("/a")
+    with sqlite3.connect(tmp_path / FILE_NAME) as file:
+        assert file.execute("PRAGMA user_version").fetchone() == (1,)
+        file.execute("PRAGMA user_version=2")
+        file.execute("ALTER TABLE node RENAME TO leaf")
+    file.close()
+    with pytest.raises(Corrupt, match=f"{FILE_NAME} .* has version 2; this Headrace reads up to 1"):
+        async with opened(tmp_path):
+            pass
+    with sqlite3.connect(tmp_path / FILE_NAME) as file:
+        tables = file.execute("SELECT name FROM sqlite_master WHERE type='table'").fetchall()
+    file.close()
+    assert ("leaf",) in tables
+    assert ("node",) not in tables
+
+
+@in_loop
+async def test_a_tree_that_is_opened_late_is_opened(tmp_path, monkeypatch):
+    class Early(threading.Thread):
+        """On a busy machine the first job comes after the thread has waited for one."""
+
+        def start(self):
+            super().start()
+            self.join(4 * embedded.IDLE_SECONDS)
+            assert self.is_alive()
+
+    monkeypatch.setattr(embedded, "threading", SimpleNamespace(Thread=Early))
+    tree = await EmbeddedTree.open(tmp_path, StillWorld().now)
     assert await tree.get("/") is not None
     await tree.close()
 
@@ -74,6 +99,7 @@ async def test_a_missing_directory_is_refused_by_name(tmp_path):
 KILLED = """
 import asyncio, sys
 from pathlib import Path
+from types import SimpleNamespace
 from headrace.coordination.embedded import EmbeddedTree
 
 async def main():

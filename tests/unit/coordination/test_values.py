@@ -192,3 +192,26 @@ def test_an_unreadable_node_is_corrupt_and_the_error_names_it(value):
 def test_a_controller_epoch_that_is_no_number_is_corrupt():
     with pytest.raises(Corrupt):
         values.decode_controller_epoch(b"one")
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        (values.encode_feature({"group.version": 1}), values.decode_feature),
+        (values.encode_directories({"a": "/data"}), values.decode_directories),
+        (
+            values.encode_topic_directories(TopicDirectories(TOPIC_ID, {0: "a"})),
+            values.decode_topic_directories,
+        ),
+    ],
+)
+def test_our_own_nodes_of_a_newer_version_are_refused_by_name(written, read):
+    read("/headrace/mine", written)
+    newer = json.dumps(json.loads(written) | {"version": 3}).encode()
+    with pytest.raises(Corrupt, match="/headrace/mine .* has version 3; .* upgrade this broker"):
+        read("/headrace/mine", newer)
+
+
+def test_newer_versions_of_the_nodes_of_kafka_are_read():
+    newer = json.dumps(json.loads(values.encode_topic(a_topic())) | {"version": 9, "more": 1})
+    assert values.decode_topic("tt", newer.encode()).topic_id == TOPIC_ID

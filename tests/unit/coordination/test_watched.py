@@ -7,7 +7,7 @@ import pytest
 from headrace.coordination import paths, values
 from headrace.coordination.registry import Registry
 from headrace.coordination.tree import Create
-from headrace.coordination.watched import WatchedNodes
+from headrace.coordination.watched import ReassignmentRequest, WatchedNodes
 from headrace.model.cluster_metadata import BrokerEntry, Endpoint
 from headrace.model.ids import BrokerId, TopicPartition
 from tests.fakes.standin import in_loop
@@ -31,9 +31,9 @@ ENTRY = BrokerEntry(BrokerId(1), {"PLAINTEXT": Endpoint("h", 1)}, None, broker_e
         ),
         (
             "reassignment_request",
-            {},
+            None,
             Create(paths.REASSIGN_PARTITIONS, values.encode_reassignment(TARGETS)),
-            TARGETS,
+            ReassignmentRequest(TARGETS, 0),
         ),
         (
             "preferred_election_request",

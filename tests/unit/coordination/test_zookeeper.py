@@ -284,11 +284,11 @@ async def test_a_read_after_a_reconnect_fires_the_other_watches_of_the_node(prox
 async def test_a_flood_of_calls_at_the_moment_of_the_cut_does_not_block_the_loop(proxy, connect):
     chroot = connect.partition("/")[2]
     async with opened(f"127.0.0.1:{proxy.port}/{chroot}") as tree:
-        events, session = Events(tree), tree._session
+        events, session = Events(tree), tree.session
         flood = [asyncio.create_task(tree.get("/")) for _ in range(2000)]
         proxy.cut()
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while session._client.connected:  # the calls come before the loop hears of the cut
+        while session.client.connected:  # the calls come before the loop hears of the cut
             assert time.monotonic() < deadline
         await events.until(SessionEvent.SUSPENDED)
         proxy.heal()
@@ -298,14 +298,13 @@ async def test_a_flood_of_calls_at_the_moment_of_the_cut_does_not_block_the_loop
 
 @in_loop
 async def test_a_tree_closes_at_once_without_a_connection(proxy, connect):
-    async with opened(f"127.0.0.1:{proxy.port}/lost") as tree:
+    async with opened(f"127.0.0.1:{proxy.port}/lost", session_timeout_ms=40_000) as tree:
         events = Events(tree)
         proxy.cut()
         await events.until(SessionEvent.SUSPENDED)
         pending = asyncio.create_task(tree.get("/"))
-        started = time.monotonic()
-        await tree.close()
-        assert time.monotonic() - started < 1
+        async with asyncio.timeout(PATIENCE_SECONDS):  # the session would last longer
+            await tree.close()
         with pytest.raises(SessionLost):
             await pending
 
@@ -344,19 +343,19 @@ async def test_a_process_reattaches_to_its_session(connect):
 @in_loop
 async def test_no_write_reaches_the_session_that_kazoo_opens_after_an_expiry(connect):
     async with opened(connect) as tree, opened(connect) as other:
-        session = tree._session
-        stop, may_stop = session._stop, threading.Event()
+        session = tree.session
+        stop, may_stop = session.client.stop, threading.Event()
 
         def stop_late(*arguments) -> None:
             may_stop.wait(PATIENCE_SECONDS)
             stop(*arguments)
 
-        session._stop = stop_late
+        session.client.stop = stop_late
 
         async def expire() -> None:
             assert await close_session(connect, tree.credentials, **TIMEOUTS)
             deadline = time.monotonic() + PATIENCE_SECONDS
-            while session._client.client_id in (None, tree.credentials):
+            while session.client.client_id in (None, tree.credentials):
                 assert time.monotonic() < deadline
                 await asyncio.sleep(0.01)
 

@@ -77,6 +77,12 @@ def test_an_unclean_election_takes_the_first_alive_if_the_topic_allows_it():
     assert (change.state.leader, change.state.isr) == (2, (2,))
 
 
+def test_an_unclean_election_takes_a_replica_that_is_being_added_last():
+    state = a_state((3, 2, 1), isr=(1,))._replace(adding=(BrokerId(3),))
+    (change,) = after(a_controller(1, 2, 3, topics=(a_topic(state),)), entries(2, 3), unclean=True)
+    assert change.state.leader == 2
+
+
 def reborn(controller, *numbers):
     """The brokers after a quick restart of ``numbers``."""
     again = {BrokerId(number): a_broker(number, broker_epoch=9) for number in numbers}
@@ -270,26 +276,6 @@ def test_a_requested_unclean_election_takes_any_live_replica():
     controller = a_controller(1, 2, 3, topics=(a_topic(state),))
     change = elections.decide_election(controller, TopicPartition("t", 0), unclean=True)
     assert (change.state.leader, change.state.isr) == (2, (2,))
-
-
-@pytest.mark.parametrize(
-    ("partition", "replicas", "code"),
-    [
-        (0, None, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS),
-        (7, None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-        (7, [1], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-        (0, [], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
-        (0, [1, 1], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
-        (0, [5], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
-        (0, [2], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
-    ],
-)
-def test_a_reassignment_to_anywhere_else_is_refused(partition, replicas, code):
-    controller = a_controller(1, 2, topics=(a_topic(a_state((1,))),))
-    elections.check_reassignment(controller, TopicPartition("t", 0), [BrokerId(1)])
-    with pytest.raises(Rejected) as refused:
-        elections.check_reassignment(controller, TopicPartition("t", partition), replicas)
-    assert refused.value.code == code
 
 
 # --- records that may be lost, and the minimum of in-sync replicas

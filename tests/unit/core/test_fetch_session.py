@@ -4,12 +4,12 @@ import itertools
 
 import pytest
 
-from headrace.core.fetch_session import FetchSessions, Want
+from headrace.core.fetch_session import CachedPartition, FetchSessions
 from headrace.model.errors import ErrorCode, Rejected
 
 
-def want(partition=0, fetch_offset=0, topic="t"):
-    return Want(topic, partition, -1, fetch_offset, -1, 1000)
+def asked(partition=0, fetch_offset=0, topic="t"):
+    return CachedPartition(topic, partition, -1, fetch_offset, -1, 1000)
 
 
 def sessions(count_max=2):
@@ -18,29 +18,29 @@ def sessions(count_max=2):
 
 
 def test_without_a_session_every_request_names_all_partitions():
-    fetch = sessions().resolve(0, -1, [want()], [], False, now=0)
+    fetch = sessions().resolve(0, -1, [asked()], [], False, now=0)
     assert fetch.session_id == 0 and not fetch.incremental
-    assert [w.partition for w in fetch.wants] == [0]
+    assert [w.partition for w in fetch.partitions] == [0]
 
 
 def test_a_session_remembers_its_partitions_and_applies_changes():
     cache = sessions()
-    first = cache.resolve(0, 0, [want(0), want(1)], [], False, now=0)
+    first = cache.resolve(0, 0, [asked(0), asked(1)], [], False, now=0)
     assert first.session_id == 1 and not first.incremental
-    second = cache.resolve(1, 1, [want(1, fetch_offset=9), want(2)], [("t", 0)], False, now=1)
+    second = cache.resolve(1, 1, [asked(1, fetch_offset=9), asked(2)], [("t", 0)], False, now=1)
     assert second.incremental
-    assert [(w.partition, w.fetch_offset) for w in second.wants] == [(1, 9), (2, 0)]
+    assert [(w.partition, w.fetch_offset) for w in second.partitions] == [(1, 9), (2, 0)]
 
 
 def test_a_response_has_changes_only_and_returned_partitions_move_to_the_end():
     cache = sessions()
-    fetch = cache.resolve(0, 0, [want(0), want(1)], [], False, now=0)
+    fetch = cache.resolve(0, 0, [asked(0), asked(1)], [], False, now=0)
     session = fetch.session
-    first, second = fetch.wants
+    first, second = fetch.partitions
     assert session.answered(first, 5, 0, has_records=False, failed=False)
     assert not session.answered(first, 5, 0, has_records=False, failed=False)
     assert session.answered(first, 5, 0, has_records=True, failed=False)
-    assert list(session.wants.values()) == [second, first]
+    assert list(session.partitions.values()) == [second, first]
     assert session.answered(second, -1, -1, has_records=False, failed=True)
     assert session.answered(second, -1, -1, has_records=False, failed=True), "an error is repeated"
 
@@ -57,7 +57,7 @@ def test_a_wrong_session_id_epoch_or_topic_reference_is_rejected(
     session_id, session_epoch, by_topic_id, code
 ):
     cache = sessions()
-    cache.resolve(0, 0, [want()], [], False, now=0)
+    cache.resolve(0, 0, [asked()], [], False, now=0)
     with pytest.raises(Rejected) as refusal:
         cache.resolve(session_id, session_epoch, [], [], by_topic_id, now=1)
     assert refusal.value.code is code
@@ -65,14 +65,14 @@ def test_a_wrong_session_id_epoch_or_topic_reference_is_rejected(
 
 def test_a_closed_session_is_gone():
     cache = sessions()
-    cache.resolve(0, 0, [want()], [], False, now=0)
-    assert cache.resolve(1, -1, [want()], [], False, now=0).session_id == 0
+    cache.resolve(0, 0, [asked()], [], False, now=0)
+    assert cache.resolve(1, -1, [asked()], [], False, now=0).session_id == 0
     assert len(cache) == 0
 
 
 def test_a_session_without_partitions_is_closed():
     cache = sessions()
-    cache.resolve(0, 0, [want(0), want(1)], [], False, now=0)
+    cache.resolve(0, 0, [asked(0), asked(1)], [], False, now=0)
     assert cache.resolve(1, 1, [], [("t", 0)], False, now=0).session_id == 1
     assert cache.resolve(1, 2, [], [("t", 1)], False, now=0) == ([], None, False)
     assert len(cache) == 0
@@ -80,15 +80,15 @@ def test_a_session_without_partitions_is_closed():
 
 def test_a_full_cache_gives_no_session_until_one_is_idle_long_enough():
     cache = sessions(count_max=1)
-    assert cache.resolve(0, 0, [want()], [], False, now=0).session_id == 1
-    assert cache.resolve(0, 0, [want()], [], False, now=99).session_id == 0
-    assert cache.resolve(0, 0, [want()], [], False, now=100).session_id == 2
+    assert cache.resolve(0, 0, [asked()], [], False, now=0).session_id == 1
+    assert cache.resolve(0, 0, [asked()], [], False, now=99).session_id == 0
+    assert cache.resolve(0, 0, [asked()], [], False, now=100).session_id == 2
     assert len(cache) == 1
 
 
 def test_epochs_wrap_to_one():
     cache = sessions()
-    session = cache.resolve(0, 0, [want()], [], False, now=0).session
+    session = cache.resolve(0, 0, [asked()], [], False, now=0).session
     session.next_epoch = 0x7FFFFFFF
     cache.resolve(1, 0x7FFFFFFF, [], [], False, now=0)
     assert session.next_epoch == 1
@@ -96,10 +96,10 @@ def test_epochs_wrap_to_one():
 
 def test_a_followers_session_replaces_a_consumers_but_not_another_followers():
     cache = sessions()
-    cache.resolve(0, 0, [want()], [], False, now=0, is_followers=True)
-    cache.resolve(0, 0, [want()], [], False, now=1)
-    assert cache.resolve(0, 0, [want()], [], False, now=2).session_id == 0
-    replacing = cache.resolve(0, 0, [want()], [], False, now=3, is_followers=True)
+    cache.resolve(0, 0, [asked()], [], False, now=0, is_followers=True)
+    cache.resolve(0, 0, [asked()], [], False, now=1)
+    assert cache.resolve(0, 0, [asked()], [], False, now=2).session_id == 0
+    replacing = cache.resolve(0, 0, [asked()], [], False, now=3, is_followers=True)
     assert replacing.session_id == 3
-    assert cache.resolve(0, 0, [want()], [], False, now=4, is_followers=True).session_id == 0
+    assert cache.resolve(0, 0, [asked()], [], False, now=4, is_followers=True).session_id == 0
     assert len(cache) == 2

@@ -26,6 +26,16 @@ SHOWN_BY = {
     "test_a_partition_with_an_error_is_left_out_for_a_while": ("replica.fetch.backoff.ms",),
     "test_a_follower_that_stops_fetching_leaves_the_isr": ("replica.lag.time.max.ms",),
     "test_a_consumer_reads_from_the_replica_in_its_rack": ("replica.selector.class",),
+    "test_a_throttled_replica_is_held_back_until_the_rate_allows_it": (
+        "follower.replication.throttled.rate",
+        "follower.replication.throttled.replicas",
+        "leader.replication.throttled.rate",
+        "leader.replication.throttled.replicas",
+    ),
+    "test_the_window_of_a_throttle_has_the_size_of_its_settings": (
+        "replication.quota.window.num",
+        "replication.quota.window.size.seconds",
+    ),
     "test_several_fetchers_share_the_partitions_of_a_leader": ("num.replica.fetchers",),
     "test_a_node_has_the_id_the_rack_and_the_addresses_that_its_settings_give": (
         "advertised.listeners",

@@ -1,6 +1,7 @@
 """Python workers of Spark at the start and at the end of a task."""
 
 import gc
+import importlib
 import socket
 import struct
 import sys
@@ -12,8 +13,8 @@ from headrace.spark import workers
 
 
 @pytest.fixture(autouse=True)
-def as_before(monkeypatch):
-    monkeypatch.setattr(workers, "_settled", False)
+def as_before():
+    importlib.reload(workers)  # each worker settles once
     yield
     gc.unfreeze()
     TaskContext._setTaskContext(None)

@@ -38,7 +38,15 @@ def test_the_topic_id_is_written_as_by_kafka(tmp_path):
     assert checkpoint.read_topic_id(FILES, str(path)) == bytes(range(16))
 
 
-@pytest.mark.parametrize("content", ["", "version: 0\n", "version: 0\ntopic_id: abc"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "version: 0\n",
+        "version: 0\ntopic_id: abc",
+        "version: 1\ntopic_id: AAECAwQFBgcICQoLDA0ODw",
+    ],
+)
 def test_an_unreadable_topic_id_is_an_error(tmp_path, content):
     path = tmp_path / "partition.metadata"
     path.write_text(content)

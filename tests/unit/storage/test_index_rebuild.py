@@ -31,7 +31,7 @@ def damaged(disk):
     log = disk.log()
     fill(log)
     log = disk.restarted()
-    disk.logs._resources.indexes.rebuildable_size_max = 1_000
+    disk.logs.resources.indexes.rebuildable_size_max = 1_000
     for suffix in ("index", "timeindex"):
         (log.path / f"{0:020d}.{suffix}").write_bytes(b"no index")
     return log
@@ -99,7 +99,7 @@ def test_a_segment_that_compaction_replaced_is_rebuilt_again(disk):
     log = disk.log()
     fill(log, keys=390)
     log = disk.restarted()
-    disk.logs._resources.indexes.rebuildable_size_max = 1_000
+    disk.logs.resources.indexes.rebuildable_size_max = 1_000
     for _ in range(2):
         (log.path / f"{0:020d}.index").write_bytes(b"no index")
         with pytest.raises(Rejected):
@@ -146,7 +146,7 @@ def damaged_active(tmp_path, monkeypatch):
         entries[at + 7] ^= 1
     path.write_bytes(entries)
     disk.start()
-    disk.logs._resources.indexes.rebuildable_size_max = 1_000
+    disk.logs.resources.indexes.rebuildable_size_max = 1_000
 
     def read_here(indexes):
         raise AssertionError("the loop reads the whole segment")

@@ -81,7 +81,7 @@ def test_a_producer_continues_where_kafka_stopped(disk):
 
 
 def test_a_clean_shutdown_leaves_the_same_files_as_kafka(disk):
-    disk.logs.directories.losses_known()  # as a broker that leads them does
+    disk.logs.directories.losses_reported()  # as a broker that leads them does
     disk.stop()
     left = {
         path.relative_to(disk.paths[0]): path.read_bytes() for path in disk.paths[0].glob("*-0/*")

@@ -259,6 +259,14 @@ def test_a_partition_in_two_directories_is_refused(disk):
         disk.start()
 
 
+def test_a_new_partition_holds_no_open_file_until_its_first_record(disk):
+    before = len(os.listdir("/proc/self/fd"))
+    log = disk.log()
+    assert len(os.listdir("/proc/self/fd")) == before
+    append(log, batch(b"a"))
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+
+
 def test_open_files_are_bounded(tmp_path):
     disk = Disk(tmp_path / "data", open_files_max=16)
     before = len(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else 0
@@ -371,7 +379,7 @@ def test_records_may_be_lost_until_the_controller_knows(machine):
     machine[0].boot_count += 1
     assert loses_records(machine) and loses_records(machine)
     with started(machine) as logs:
-        logs.directories.losses_known()
+        logs.directories.losses_reported()
         assert not logs.directories.may_have_lost_records
     assert not loses_records(machine)
 

@@ -15,10 +15,9 @@ from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import LeaderEpoch, Offset, TopicPartition
 from headrace.storage import log_copy, log_move
 from headrace.storage.compaction.swap import replace_segments
-from headrace.storage.log import Log
 from headrace.storage.log_copy import LogCopy
 from headrace.storage.log_flush import LogFlusher
-from headrace.storage.log_move import LogMove
+from headrace.storage.log_move import LogMove, relocate
 from headrace.storage.log_retention import apply_retention, delete_records_before
 from headrace.storage.log_truncation import truncate_to
 from headrace.storage.move_throttle import UNLIMITED, MoveThrottle
@@ -138,7 +137,7 @@ def test_a_move_ends_although_appends_never_pause(disk, between):
         await moving
 
     asyncio.run(run())
-    assert len(turns) > log_move.VAIN_ROUNDS_MAX
+    assert len(turns) > log_move.SLOW_ROUNDS_MAX
     assert read_all(log) == [(n, bytes(BIG)) for n in range(log.log_end)]
     assert disk.restarted(clean=False).log_end == log.log_end
 
@@ -157,8 +156,8 @@ def test_the_loop_takes_part_if_the_target_falls_behind(disk, between):
 
     between.append(grow)
     moving_log = LogMove(log, other(disk, log))
-    asyncio.run(moving_log._copy_until_little_is_missing())
-    assert len(rounds) == 1 + log_move.VAIN_ROUNDS_MAX
+    asyncio.run(moving_log.copy_until_little_is_missing())
+    assert len(rounds) == 1 + log_move.SLOW_ROUNDS_MAX
 
 
 def test_the_loop_copies_little_at_a_time(disk, between, monkeypatch):
@@ -233,13 +232,13 @@ def test_acknowledged_records_are_fsynced_before_the_switch(disk, synced, monkey
     log = disk.log()
     first_name = f"{0:020d}.log"
     switches = []
-    real = Log.relocate
+    real = log_move.relocate
 
     def noted(log, directory, path, recovery_point):
         switches.append((log.flusher.recovery_point, recovery_point, synced.get(path / first_name)))
         real(log, directory, path, recovery_point)
 
-    monkeypatch.setattr(Log, "relocate", noted)
+    monkeypatch.setattr(log_move, "relocate", noted)
 
     async def run():
         moving = asyncio.ensure_future(LogMove(log, other(disk, log)).run())
@@ -293,14 +292,14 @@ def test_flushes_are_postponed_only_until_the_end_of_a_move(disk, between, monke
     log = disk.log()
     append(log, batch(b"a"))
     between.append(lambda: (append(log, batch(b"b")), log.roll(NOW), disk.worker.run()))
-    real = Log.relocate
+    real = log_move.relocate
     are_held = []
 
     def noted(log, *arguments):
         are_held.append(log.flusher.turn.locked())
         real(log, *arguments)
 
-    monkeypatch.setattr(Log, "relocate", noted)
+    monkeypatch.setattr(log_move, "relocate", noted)
     move(disk, log)
     assert are_held == [True, False], "by the switch, not by the rename"
     assert log.flusher.recovery_point == 1
@@ -314,7 +313,7 @@ def test_a_flush_is_repeated_if_the_log_moves_meanwhile(disk, synced):
     log = disk.log()
     append(log, batch(b"a"))
     copy = disk.paths[0] / "orders-9"
-    moves = [lambda: log.relocate(log.directory, shutil.copytree(log.path, copy), Offset(0))]
+    moves = [lambda: relocate(log, log.directory, shutil.copytree(log.path, copy), Offset(0))]
 
     def move_once(directory):
         if moves:
@@ -347,13 +346,13 @@ def test_a_log_survives_the_failure_of_the_disk_that_it_has_left(disk):
 
     disk.files.before("sync_directory", refuse)
     moving_log = LogMove(log, target)
-    asyncio.run(moving_log._catch_up())
-    moving_log._switch()
+    asyncio.run(moving_log.catch_up())
+    moving_log.switch()
     append(log, batch(b"b"))
     log.flusher.flush_now()
     assert log.flusher.recovery_point == log.log_end == 2
     assert source.offline is not None and target.offline is None
-    asyncio.run(moving_log._settle())
+    asyncio.run(moving_log.settle())
     assert log.path == target.path / "orders-0" and log.path.exists()
     assert target.offline is None
 
@@ -445,9 +444,7 @@ def test_a_move_ends_if_it_cannot_continue(disk, between, end):
         if end == "deleted":
             disk.logs.delete(ORDERS)
         elif end == "file gone":
-            (log.path / f"{0:020d}.log").unlink()
-            fill(log, [bytes(BIG)])
-            moving_log._whole.clear()
+            Path(log.segments.active.path("log")).unlink()
         else:
             (log.directory if end == "source offline" else target).take_offline("it broke")
 
@@ -505,7 +502,7 @@ def test_discarding_a_copy_writes_no_checkpoint_on_the_loop(disk):
     delete_records_before(log, Offset(3))
     target = other(disk, log)
     moving_log = LogMove(log, target)
-    asyncio.run(moving_log._catch_up())
+    asyncio.run(moving_log.catch_up())
     with disk.files.failing(errno.EIO, "open"):
         moving_log.discard()
     assert target.offline is None
@@ -565,7 +562,7 @@ def test_a_start_keeps_an_unfinished_copy_and_the_move_resumes(disk, named):
     log = disk.log(named)
     append(log, batch(b"a"))
     moving_log = LogMove(log, other(disk, log))
-    asyncio.run(moving_log._catch_up())
+    asyncio.run(moving_log.catch_up())
     target = moving_log.target.path
     disk.crash()
     disk.start()
@@ -603,7 +600,7 @@ def interrupted(disk):
     log = disk.log()
     fill(log, [b"%d" % n * BIG for n in range(8)])
     moving_log = LogMove(log, other(disk, log))
-    asyncio.run(moving_log._catch_up())
+    asyncio.run(moving_log.catch_up())
     asyncio.run(asyncio.to_thread(moving_log.suspend))
     return log, moving_log
 
@@ -732,9 +729,9 @@ def test_a_throttle_below_the_load_is_not_exceeded(throttled, monkeypatch):
         return await sleep(delay, result)
 
     monkeypatch.setattr(asyncio, "sleep", grow_and_sleep)
-    asyncio.run(moving_log._copy_until_little_is_missing())
+    asyncio.run(moving_log.copy_until_little_is_missing())
     sizes = [0, *(size for _, size in noted)]
-    assert len(sizes) > 20 + log_move.VAIN_ROUNDS_MAX
+    assert len(sizes) > 20 + log_move.SLOW_ROUNDS_MAX
     assert all(after - before <= BIG for before, after in pairwise(sizes))
 
 
@@ -746,8 +743,8 @@ def test_a_start_finishes_a_move_that_ended_between_switch_and_rename(disk, name
     append(log, batch(b"a"))
     target = other(disk, log)
     moving_log = LogMove(log, target)
-    asyncio.run(moving_log._catch_up())
-    moving_log._switch()
+    asyncio.run(moving_log.catch_up())
+    moving_log.switch()
     append(log, batch(b"b"))
     assert copies(disk) == [moving_log.path]
     disk.crash()
@@ -761,10 +758,10 @@ def test_a_start_finishes_a_move_that_ended_between_switch_and_rename(disk, name
 def test_a_topic_deleted_between_switch_and_rename_is_gone(disk):
     log = disk.log()
     moving_log = LogMove(log, other(disk, log))
-    asyncio.run(moving_log._catch_up())
-    moving_log._switch()
+    asyncio.run(moving_log.catch_up())
+    moving_log.switch()
     disk.logs.delete(ORDERS)
-    asyncio.run(moving_log._settle())
+    asyncio.run(moving_log.settle())
     disk.worker.run()
     assert not any(list(directory.glob("orders-0*")) for directory in disk.paths)
 
@@ -775,7 +772,7 @@ def test_a_topic_deleted_during_a_move_stays_deleted_after_a_kill(disk, is_nearl
     append(log, batch(b"a"))
     moving_log = LogMove(log, other(disk, log))
     if is_nearly_complete:
-        asyncio.run(moving_log._catch_up())
+        asyncio.run(moving_log.catch_up())
     renamed = []
     disk.files.before("rename", lambda path, target: renamed.append(path))
     disk.logs.delete(ORDERS)
@@ -805,7 +802,7 @@ def test_a_copy_does_not_replace_a_log_that_cannot_be_opened(disk):
     log = disk.log()
     append(log, batch(b"a"))
     moving_log = LogMove(log, other(disk, log))
-    asyncio.run(moving_log._catch_up())
+    asyncio.run(moving_log.catch_up())
     disk.crash()
 
     def refuse(path):
@@ -852,8 +849,8 @@ def test_a_copy_that_is_the_log_is_found_beside_one_that_has_just_begun(
     target, next_target = three.logs.directories[first], three.logs.directories[1 - first]
     log = three.log()
     moving_log = LogMove(log, target)
-    asyncio.run(moving_log._catch_up())
-    moving_log._switch()
+    asyncio.run(moving_log.catch_up())
+    moving_log.switch()
     append(log, batch(b"b"))
     begun = LogMove(log, next_target)
     age(moving_log.path, 10)
@@ -871,7 +868,7 @@ def test_a_copy_that_is_the_log_is_found_beside_one_that_has_just_begun(
 def test_of_two_complete_copies_none_is_taken_for_the_log(three, caplog):
     log = three.log()
     for target in list(three.logs.directories)[:2]:
-        asyncio.run(LogMove(log, target)._catch_up())
+        asyncio.run(LogMove(log, target).catch_up())
     shutil.rmtree(log.path)
     both = copies(three)
     three.crash()
@@ -887,7 +884,7 @@ def test_of_two_complete_copies_none_is_taken_for_the_log(three, caplog):
 def test_a_copy_of_a_deleted_topic_is_not_taken_for_its_log(disk):
     log = disk.log()
     moving_log = LogMove(log, other(disk, log))
-    asyncio.run(moving_log._catch_up())
+    asyncio.run(moving_log.catch_up())
     shutil.rmtree(log.path)
     disk.crash()
     disk.start(deleted_ids={ORDERS_ID})

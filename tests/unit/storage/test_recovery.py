@@ -318,6 +318,36 @@ def test_a_damaged_snapshot_is_replaced_by_an_older_one(disk, caplog):
     assert "using an older snapshot" in caplog.text
 
 
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("segment_bytes", [1 << 20, 300], ids=["one segment", "several"])
+def test_the_last_five_batches_of_a_producer_are_known_after_a_restart(
+    tmp_path, clean, segment_bytes
+):
+    """A snapshot has only the last one; the others come from the log."""
+    disk = Disk(tmp_path, config=settings(segment_bytes=segment_bytes, index_interval_bytes=100))
+    other = batch(b"x", producer_id=4)
+    sent = [batch(b"a", b"b", producer_id=3, base_sequence=2 * number) for number in range(7)]
+    for each in sent[:4] + [other] + sent[4:]:
+        append(disk.log(), each)
+    log = disk.restarted(clean=clean)
+    for number in range(2, 7):
+        again = append(log, batch(b"a", b"b", producer_id=3, base_sequence=2 * number))
+        assert again.first_of_duplicate
+        assert again.base_offset == 2 * number + (number > 3)
+    assert log.log_end == 15
+    with pytest.raises(Rejected, match="sent sequence 2; expected 14"):
+        append(log, batch(b"a", b"b", producer_id=3, base_sequence=2))
+    disk.crash()
+
+
+def test_batches_of_an_earlier_producer_epoch_are_not_recalled(disk):
+    log = disk.log()
+    append(log, batch(b"a", producer_id=3))
+    append(log, batch(b"b", producer_id=3, producer_epoch=1))
+    log = disk.restarted()
+    assert [each.base_offset for each in log.producers.entries[3].batches] == [1]
+
+
 def test_without_any_snapshot_a_crashed_log_is_read_from_its_start(disk):
     log = a_busy_log(disk.log())
     before = state(log)

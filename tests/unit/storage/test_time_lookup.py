@@ -11,13 +11,13 @@ from collections.abc import Iterator
 import pytest
 
 from headrace.model.errors import Corrupt, ErrorCode, Rejected
-from headrace.storage import time_lookup
 from headrace.storage.log_retention import (
     apply_retention,
     delete_records_before,
     learn_times,
     segment_facts,
 )
+from headrace.storage.segment import Segment
 from headrace.storage.segment_indexes import SegmentIndexes
 from headrace.storage.time_lookup import (
     first_at,
@@ -73,16 +73,17 @@ async def test_compaction_between_index_and_log_does_not_mislead_a_search(disk, 
     log = disk.log()
     fill(log)
     loop = asyncio.get_running_loop()
-    where = time_lookup._position
+    position_of = Segment.position_of
+    loop_thread = threading.get_ident()
     steps = [compact]
 
-    def position(segment, start):
-        found = where(segment, start)
-        if steps:
+    def position_and_step(segment, offset):
+        found = position_of(segment, offset)
+        if steps and threading.get_ident() != loop_thread:
             asyncio.run_coroutine_threadsafe(steps.pop()(log), loop).result(30)
         return found
 
-    monkeypatch.setattr(time_lookup, "_position", position)
+    monkeypatch.setattr(Segment, "position_of", position_and_step)
     found = await offset_for_time(log, NOW + 120)
     assert not steps
     assert found == first_at(log, NOW + 120)()
@@ -107,11 +108,11 @@ async def test_a_search_does_not_touch_the_files_and_indexes_of_the_loop(disk):
     log = disk.log()
     fill(log)
     log = disk.restarted()
-    _, files, indexes = disk.logs._resources
-    before = len(files), dict(indexes._held)
+    _, files, indexes = disk.logs.resources
+    before = len(files), len(indexes)
     assert (await offset_for_time(log, NOW + 77)).offset == 77
     assert (await offset_of_max_timestamp(log)).offset == 399
-    assert (len(files), indexes._held) == before
+    assert (len(files), len(indexes)) == before
 
 
 @in_loop

@@ -75,7 +75,7 @@ def test_unknown_tagged_fields_inside_an_element_are_skipped() -> None:
 def test_no_element_of_an_array_is_empty_on_the_wire() -> None:
     """A count is checked against the bytes left, so every element needs at least one."""
     for name, message_version in every_message_and_version():
-        source = schema._DecoderSource(schema.definition(name), message_version)
+        source = schema.DecoderSource(schema.definition(name), message_version)
         for struct_name, fields in source.known.structs.items():
             for field in fields:
                 if field.is_array and field.versions.includes(message_version):

@@ -244,7 +244,7 @@ def test_file_ranges_are_sent(run):
 
 
 def test_a_system_without_sendfile_sends_file_ranges_too(monkeypatch, tmp_path):
-    monkeypatch.setattr(network_module, "_HAS_SENDFILE", False)
+    monkeypatch.setattr(network_module, "HAS_SENDFILE", False)
     _on_sockets(send_a_file_range, str(tmp_path))
 
 

@@ -6,7 +6,7 @@ from typing import Protocol
 from headrace.core.controller import AddPartitions, CreateTopic
 from headrace.core.features import FeatureUpdate
 from headrace.core.topics import NewTopic
-from headrace.model.cluster_metadata import TopicState
+from headrace.model.cluster_metadata import PartitionState, TopicState
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import BrokerId, TopicId, TopicPartition
 
@@ -55,10 +55,17 @@ class ControllerApi(Protocol):
         """The disk of these replicas of this broker failed."""
         ...
 
-    def check_reassignment(
-        self, topic_partition: TopicPartition, replicas: Sequence[BrokerId] | None
-    ) -> None:
-        """Raise Rejected unless the partition already has these replicas."""
+    async def reassign(
+        self,
+        targets: Mapping[TopicPartition, Sequence[BrokerId] | None],
+        *,
+        may_change_factor: bool = True,
+    ) -> dict[TopicPartition, Rejected | None]:
+        """Begin to move partitions to these replicas; None cancels. The refusal of each."""
+        ...
+
+    def reassignments(self) -> list[PartitionState]:
+        """The partitions that are being moved. Raises Rejected if another broker knows."""
         ...
 
     async def alter_configs(

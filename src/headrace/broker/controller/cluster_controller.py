@@ -17,11 +17,13 @@ from headrace.broker.controller.cluster_topics import ClusterTopics
 from headrace.broker.controller.deletions import Deletions
 from headrace.broker.controller.events import Events
 from headrace.broker.controller.leaders import Leaders
+from headrace.broker.controller.reassignments import Reassignments
 from headrace.broker.controller.term import Term
 from headrace.broker.controller.tree_notices import TreeNotices
 from headrace.broker.metadata.dynamic_config import DynamicConfig
 from headrace.coordination import paths
 from headrace.coordination.registry import Elected, Registry
+from headrace.coordination.watched import FeatureLevels
 from headrace.core import elections, features
 from headrace.core.controller import AddPartitions, ChangePartition, Controller, CreateTopic
 from headrace.core.elections import IsrProposal
@@ -84,6 +86,7 @@ class ClusterController:
         )
         self._deletions = Deletions(self.term, self._events, dynamic_config, tasks)
         self._leaders = Leaders(self.term, dynamic_config)
+        self.reassignments = Reassignments(self.term, self._events)
         self._notices = TreeNotices(self.term, self._events, self._leaders)
         self._changed_topics: dict[str, None] = {}
         self._failed: list[tuple[BrokerId, list[TopicPartition]]] = []
@@ -114,6 +117,8 @@ class ClusterController:
         for event in (
             self._topics.elect_first_leaders,
             self._deletions.proceed,
+            self.reassignments.read_requests,
+            self.reassignments.proceed,
             *self._notices.all,
         ):
             self._events.post(event)
@@ -143,6 +148,7 @@ class ClusterController:
             )
 
         changed = await term.change(list(controller.states()), repair)
+        await self.reassignments.resume()
         await self._check_features(brokers.values())
         for entry in brokers.values():
             term.channels.open(entry, first=())
@@ -228,6 +234,7 @@ class ClusterController:
                 len(changed),
             )
         self._post(self._deletions.proceed)
+        self._post(self.reassignments.proceed)
 
     def _open_channels(self, came: Iterable[BrokerEntry]) -> None:
         for entry in came:
@@ -255,6 +262,7 @@ class ClusterController:
             names = await self._registry.watched.delete_requests(self._deletions_fired)
             await self._deletions.requested(names)
         await self._deletions.proceed()
+        self._post(self.reassignments.proceed)
 
     def _replicas_failed(self, broker_id: BrokerId, failed: list[TopicPartition]) -> None:
         self._failed.append((broker_id, failed))
@@ -311,6 +319,7 @@ class ClusterController:
             topics = [answer for answer in answers if isinstance(answer, TopicState)]
             await self._deletions.request(topics)
         self._post(self._deletions.proceed)
+        self._post(self.reassignments.proceed)
         await self._deletions.settled([topic.name for topic in topics], timeout_s)
         return answers
 
@@ -319,15 +328,13 @@ class ClusterController:
     ) -> list[Rejected | None]:
         return await self._leaders.elect(topic_partitions, unclean=unclean)
 
-    def check_reassignment(
-        self, topic_partition: TopicPartition, replicas: Sequence[BrokerId] | None
-    ) -> None:
-        elections.check_reassignment(self.controller, topic_partition, replicas)
-
     async def alter_isr(
         self, broker_id: BrokerId, broker_epoch: int, proposals: Sequence[IsrProposal]
     ) -> list[PartitionState | Rejected]:
-        return await self._leaders.alter_isr(broker_id, broker_epoch, proposals)
+        answers = await self._leaders.alter_isr(broker_id, broker_epoch, proposals)
+        if any(isinstance(each, PartitionState) and each.is_reassigning for each in answers):
+            self._post(self.reassignments.proceed)
+        return answers
 
     async def shut_down(self, broker_id: BrokerId, broker_epoch: int) -> list[TopicPartition]:
         return await self._leaders.shut_down(broker_id, broker_epoch)
@@ -342,17 +349,15 @@ class ClusterController:
     ) -> None:
         """Apply all updates, or raise Rejected and apply none."""
         async with self.term.turn():
+            before = await self._load_features()
             brokers = self.controller.metadata.brokers.values()
-            before = await self._registry.load_features(features.initial_levels(brokers))
             levels = features.decide_levels(before.levels, updates, brokers)
             if not validate_only and levels != before.levels:
                 await self._registry.store_features(levels, before.epoch)
 
     async def _check_features(self, brokers: Iterable[BrokerEntry]) -> None:
-        """A new cluster gets its levels. Brokers that do not support them are reported."""
-        found = await self._registry.load_features(
-            features.initial_levels(self.controller.metadata.brokers.values())
-        )
+        """Report brokers that do not support the levels of the cluster."""
+        found = await self._load_features()
         for broker in brokers:
             for name, level in features.find_unsupported(found.levels, broker).items():
                 _log.error(
@@ -362,3 +367,11 @@ class ClusterController:
                     level,
                     name,
                 )
+
+    async def _load_features(self) -> FeatureLevels:
+        """The levels of the cluster, which gets its first ones here."""
+        metadata = self.controller.metadata
+        initial = features.initial_levels(
+            metadata.brokers.values(), has_topics=bool(metadata.topics)
+        )
+        return await self._registry.load_features(initial)

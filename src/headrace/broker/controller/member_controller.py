@@ -178,10 +178,16 @@ class MemberController:
         """Tell the controller, which then asks for each replica of this broker."""
         await self._tell_directory_failed()
 
-    def check_reassignment(
-        self, topic_partition: TopicPartition, replicas: Sequence[BrokerId] | None
-    ) -> None:
-        self._current.check_reassignment(topic_partition, replicas)
+    async def reassign(
+        self,
+        targets: Mapping[TopicPartition, Sequence[BrokerId] | None],
+        *,
+        may_change_factor: bool = True,
+    ) -> dict[TopicPartition, Rejected | None]:
+        return await self._current.reassignments.alter(targets, may_change_factor=may_change_factor)
+
+    def reassignments(self) -> list[PartitionState]:
+        return self._current.reassignments.in_progress
 
     # --- settings and features
 

@@ -21,11 +21,11 @@ from headrace.broker.controller.changes import ClusterChanges
 from headrace.broker.controller.missing_topics import MissingTopics
 from headrace.broker.controller.settings_changes import SettingsChanges
 from headrace.broker.metadata.dynamic_config import DynamicConfig
-from headrace.core import elections, features, topic_changes
+from headrace.core import elections, features, reassignment, topic_changes
 from headrace.core.controller import AddPartitions, CreateTopic, DeleteTopic
 from headrace.core.directory_assignment import AssignmentChange
 from headrace.core.topics import NewTopic
-from headrace.model.cluster_metadata import TopicState
+from headrace.model.cluster_metadata import PartitionState, TopicState
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import BrokerId, TopicId, TopicPartition
 from headrace.model.settings.resources import ResourceType
@@ -253,11 +253,26 @@ class ControllerService:
                     [], self._changes.directory_assignment.decide_placed([topic], placed)
                 )
 
-    def check_reassignment(
-        self, topic_partition: TopicPartition, replicas: Sequence[BrokerId] | None
-    ) -> None:
-        """Raise Rejected unless the partition already has these replicas."""
-        elections.check_reassignment(self._changes.controller, topic_partition, replicas)
+    async def reassign(
+        self,
+        targets: Mapping[TopicPartition, Sequence[BrokerId] | None],
+        *,
+        may_change_factor: bool = True,
+    ) -> dict[TopicPartition, Rejected | None]:
+        """Refuse all but the replicas that a partition has: there is one broker only."""
+        answers: dict[TopicPartition, Rejected | None] = {}
+        for each, target in targets.items():
+            try:
+                reassignment.decide_target(
+                    self._changes.controller, each, target, may_change_factor=may_change_factor
+                )
+                answers[each] = None
+            except Rejected as refusal:
+                answers[each] = refusal
+        return answers
+
+    def reassignments(self) -> list[PartitionState]:
+        return []
 
     # --- settings
 

@@ -116,22 +116,29 @@ class Term:
 
     # --- sending
 
-    def tell(self, states: Iterable[PartitionState]) -> None:
-        """Tell replicas their roles, and all brokers the new states."""
+    def tell(self, states: Iterable[PartitionState], *, begins: bool = False) -> None:
+        """Tell replicas their roles, and all brokers the new states.
+
+        ``begins``: a reassignment begins now, so the added replicas have no log yet.
+        """
         changed = list(states)
         for state in changed:
             for broker_id in state.replicas:
-                self.tell_replica(broker_id, state)
+                is_added = begins and broker_id in state.adding and broker_id not in state.isr
+                self.tell_replica(broker_id, state, is_new=is_added)
         self.channels.update_metadata(changed)
 
-    def tell_replica(self, broker_id: BrokerId, state: PartitionState) -> None:
+    def tell_replica(
+        self, broker_id: BrokerId, state: PartitionState, *, is_new: bool = False
+    ) -> None:
         if broker_id not in self.channels or state.partition_epoch == NEW_PARTITION:
             return
         channel = self.channels[broker_id]
         # A broker that registered before the partition was created has not lost its log: if it
         # has none, no controller has told it yet.
         created_zxid = self._created_zxids.get(state.topic_partition, 0)
-        channel.lead_or_follow(state, is_new=channel.broker_epoch < created_zxid)
+        is_new = is_new or channel.broker_epoch < created_zxid
+        channel.lead_or_follow(state, is_new=is_new)
 
     def forget(self, topic_partitions: Iterable[TopicPartition]) -> None:
         for topic_partition in topic_partitions:

@@ -3,15 +3,12 @@
 Each is read again when its watch fires, carried out, and deleted.
 """
 
-import logging
 from collections.abc import Sequence
 
 from headrace.broker.controller.events import Events, Handle
 from headrace.broker.controller.leaders import Leaders
 from headrace.broker.controller.term import Term
 from headrace.coordination import paths
-
-_log = logging.getLogger("headrace.controller")
 
 
 class TreeNotices:
@@ -26,7 +23,6 @@ class TreeNotices:
         """The events with which a term begins to follow them."""
         return (
             self._elect_preferred,
-            self._refuse_reassignment,
             self._read_changed_isrs,
             self._ask_for_failed_replicas,
         )
@@ -42,21 +38,6 @@ class TreeNotices:
             if wanted is not None:
                 await self._leaders.elect_within_turn(wanted, unclean=False)
                 await self._term.store.delete(paths.PREFERRED_REPLICA_ELECTION)
-
-    # --- reassignments
-
-    def _reassignment_fired(self, path: str) -> None:
-        self._events.post(self._refuse_reassignment)
-
-    async def _refuse_reassignment(self) -> None:
-        async with self._term.turn():
-            if await self._watched.reassignment_request(self._reassignment_fired):
-                _log.error(
-                    "Ignoring the request in %s: moving replicas between brokers is not "
-                    "supported yet",
-                    paths.REASSIGN_PARTITIONS,
-                )
-                await self._term.store.delete(paths.REASSIGN_PARTITIONS)
 
     # --- ISRs that leaders of old versions changed themselves
 

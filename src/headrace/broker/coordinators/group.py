@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from headrace.core.groups.shard import GroupShard
 
 
-class _Surroundings:
-    """``core.groups.group.Cluster``."""
+class _ClusterView:
+    """Satisfies ``core.groups.group.Cluster``."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -41,14 +41,14 @@ class GroupCoordinator(CoordinatorRuntime["GroupShard"]):
             self._new_shard,
             codec_setting="offsets.topic.compression.codec",
         )
-        self._surroundings = _Surroundings(host)
+        self._cluster = _ClusterView(host)
         host.metadata.on_topics_changed(self._topics_changed)
 
     def _new_shard(self, partition: int) -> "GroupShard":
         # Imported with the first shard: a broker without groups does not need it.
         from headrace.core.groups.shard import GroupShard
 
-        return GroupShard(self._surroundings)
+        return GroupShard(self._cluster)
 
     def _topics_changed(self, deleted: Sequence[str]) -> None:
         self.shards.refresh()

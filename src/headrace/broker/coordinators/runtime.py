@@ -4,11 +4,11 @@ One ``CoordinatorRuntime`` serves one internal topic. Each partition that this b
 shard (``core.outcome.Shard``), a pure state machine. ``shards`` loads and drops them; the runtime
 carries out what they decide:
 
-    find       the partition of a group or transactional id decides which broker coordinates it
-    ask        decide -> append one batch -> replay -> reply once the high watermark has passed it
-    ask apart  for large requests: decide and replay in a thread; meanwhile requests for this
-               shard are queued, all others are served
-    wake       tick the shards whose deadline has passed
+    find    the partition of a group or transactional id decides which broker coordinates it
+    ask     decide -> append one batch -> replay -> reply once the high watermark has passed it;
+            for a large request, decide and replay in a thread: meanwhile requests for this
+            shard are queued, all others are served
+    wake    tick the shards whose deadline has passed
 
 On one node a batch is committed as soon as it is written, so most requests are answered without
 a future and without a task.
@@ -58,7 +58,7 @@ class CoordinatorRuntime(Generic[S]):
         self._codec_setting = codec_setting
         self._writer = ShardWriter(host.appender, self._codec, host.fail)
         self._last_ticket = 0
-        self._deadlines = Deadlines(host.waiting, self._wake)
+        self._deadlines = Deadlines(host.waiting, self.wake)
         self.shards = Shards(host, topic, make_shard, run_effect, self._loaded)
 
     def _codec(self) -> int:
@@ -135,7 +135,7 @@ class CoordinatorRuntime(Generic[S]):
         now = self._host.clock.now()
         self._run(loaded, decide(loaded.shard, now), now)
 
-    # -- asking apart ---------------------------------------------------------------------
+    # -- asking in a thread ---------------------------------------------------------------------
 
     def _enqueue(self, loaded: LoadedShard[S], work: Callable[[], Awaitable[None] | None]) -> None:
         if loaded.enqueue(work):
@@ -325,7 +325,7 @@ class CoordinatorRuntime(Generic[S]):
         if deadline is not None and deadline < self._deadlines.next and loaded.is_loaded:
             self._deadlines.arm(deadline, now)
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
         loop = self._host.loop
         give_way_at = loop.time() + _TICK_BUDGET_S
         next_at = NEVER

@@ -1,8 +1,8 @@
 """The transaction coordinator of this broker: its shards, their settings and their effects.
 
 Before Produce and TxnOffsetCommit write to a partition in a transaction, they verify it here
-(``verify_or_add``). First-generation clients must have added the partition before; for
-second-generation clients the broker adds it (KIP-890).
+(``verify_or_add``). Clients of transaction version 1 must have added the partition before;
+for clients of version 2 the broker adds it (KIP-890).
 """
 
 import asyncio
@@ -47,7 +47,7 @@ class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
             TRANSACTIONS_TOPIC,
             "transaction.state.log.num.partitions",
             self._new_shard,
-            self._carry_out_effect,
+            self.carry_out_effect,
         )
         self._producer_ids = producer_ids
         self._markers = MarkerSender(
@@ -98,7 +98,7 @@ class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
 
     # --- effects -----------------------------------------------------------------
 
-    def _carry_out_effect(self, partition: int, effect: object) -> None:
+    def carry_out_effect(self, partition: int, effect: object) -> None:
         from headrace.core.transactions.effects import DrawProducerId, WriteMarkers
 
         match effect:
@@ -179,7 +179,7 @@ class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
 
     @property
     def verifies_partitions(self) -> bool:
-        """Whether the broker verifies partitions of first-generation clients."""
+        """Whether the broker verifies partitions for clients of transaction version 1."""
         config = self._host.dynamic_config.config
         return config.bool("transaction.partition.verification.enable")
 

@@ -1,7 +1,7 @@
-"""Elections, reassignments, ACLs, delegation tokens, SASL: the responses of a standalone node.
+"""Elections, reassignments, ACLs, delegation tokens, SASL.
 
-The controller handles elections and reassignments, though one broker rarely needs them. Requests
-about ACLs, tokens and SASL get the error that Kafka sends where these are disabled.
+The controller handles elections and reassignments. Requests about ACLs, tokens and SASL get the
+error that Kafka sends where these are disabled.
 """
 
 from collections.abc import Iterable, Sequence
@@ -60,27 +60,32 @@ async def elect_leaders(
     return response(replica_election_results=list(results.values()))
 
 
-def alter_partition_reassignments(
+async def alter_partition_reassignments(
     broker: Needs, context: Context, request: m.AlterPartitionReassignmentsRequest
 ) -> m.AlterPartitionReassignmentsResponse:
     response = m.AlterPartitionReassignmentsResponse
+    refusals = await broker.controller.reassign(
+        {
+            TopicPartition(topic.name, wanted.partition_index): (
+                None if wanted.replicas is None else [BrokerId(each) for each in wanted.replicas]
+            )
+            for topic in request.topics
+            for wanted in topic.partitions
+        },
+        may_change_factor=request.allow_replication_factor_change,
+    )
     responses = []
     for topic in request.topics:
         answers = []
         for wanted in topic.partitions:
-            answer = response.ReassignablePartitionResponse(
-                partition_index=wanted.partition_index, error_message=None
-            )
-            try:
-                broker.controller.check_reassignment(
-                    TopicPartition(topic.name, wanted.partition_index),
-                    None if wanted.replicas is None else [BrokerId(b) for b in wanted.replicas],
+            refusal = refusals[TopicPartition(topic.name, wanted.partition_index)]
+            answers.append(
+                response.ReassignablePartitionResponse(
+                    partition_index=wanted.partition_index,
+                    error_code=refusal.code if refusal else ErrorCode.NONE,
+                    error_message=refusal.message if refusal else None,
                 )
-            except Rejected as refusal:
-                if refusal.code == ErrorCode.NOT_CONTROLLER:
-                    raise  # as a whole: clients then look for the controller
-                answer.error_code, answer.error_message = refusal.code, refusal.message
-            answers.append(answer)
+            )
         responses.append(response.ReassignableTopicResponse(name=topic.name, partitions=answers))
     return response(
         error_message=None,
@@ -92,8 +97,30 @@ def alter_partition_reassignments(
 def list_partition_reassignments(
     broker: Needs, context: Context, request: m.ListPartitionReassignmentsRequest
 ) -> m.ListPartitionReassignmentsResponse:
-    # One broker cannot reassign replicas, so no reassignment is ever in progress.
-    return m.ListPartitionReassignmentsResponse(error_message=None)
+    response = m.ListPartitionReassignmentsResponse
+    wanted = None
+    if request.topics is not None:
+        wanted = {
+            TopicPartition(topic.name, partition)
+            for topic in request.topics
+            for partition in topic.partition_indexes
+        }
+    topics: dict[str, m.ListPartitionReassignmentsResponse.OngoingTopicReassignment] = {}
+    for state in broker.controller.reassignments():
+        if wanted is not None and state.topic_partition not in wanted:
+            continue
+        topic = topics.setdefault(
+            state.topic, response.OngoingTopicReassignment(name=state.topic, partitions=[])
+        )
+        topic.partitions.append(
+            response.OngoingPartitionReassignment(
+                partition_index=state.partition,
+                replicas=list(state.replicas),
+                adding_replicas=list(state.adding),
+                removing_replicas=list(state.removing),
+            )
+        )
+    return response(error_message=None, topics=list(topics.values()))
 
 
 def describe_acls(

@@ -8,10 +8,11 @@ clients are served meanwhile.
 import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 from headrace.broker.context import Context
-from headrace.broker.metadata.updates import removed_topics
+from headrace.broker.metadata.updates import LEADER_DURING_DELETE, removed_topics
 from headrace.broker.needs import (
     NeedsConfig,
     NeedsGroups,
@@ -26,9 +27,18 @@ from headrace.coordination.tree import SessionLost
 from headrace.core.topics import is_internal
 from headrace.model.cluster_metadata import PartitionState
 from headrace.model.errors import ErrorCode
-from headrace.model.ids import BrokerId, LeaderEpoch, TopicId, TopicPartition
+from headrace.model.ids import (
+    NO_LEADER_EPOCH,
+    BrokerId,
+    LeaderEpoch,
+    TopicId,
+    TopicPartition,
+)
 from headrace.model.settings.resources import ResourceType
 from headrace.wire import messages as m
+
+if TYPE_CHECKING:
+    from headrace.broker.replication.replica import Replica
 
 _PARTITIONS_PER_TURN = 32  # created or deleted in a few milliseconds
 
@@ -183,10 +193,46 @@ async def update_metadata(
                 broker.replicas.live_brokers_changed(changed)
             else:
                 broker.replicas.live_brokers_changed(broker.replicas.leading())
+            _stop_unassigned(broker, request)
             for name in removed_topics(request):
                 broker.dynamic_config.remember(ResourceType.TOPIC, name, {})
             broker.membership.metadata_received()
     return m.UpdateMetadataResponse(error_code=refusal)
+
+
+def _stop_unassigned(broker: Needs, request: m.UpdateMetadataRequest) -> None:
+    """Stop replicas that were reassigned, if no StopReplica came: the controller died before.
+
+    Files are deleted only if the tree confirms it: Kafka's controller tells of the new replicas
+    before it writes them, and may die in between.
+    """
+    for topic in request.topic_states:
+        for each in topic.partition_states:
+            replica = broker.replicas.get(topic.topic_name, each.partition_index)
+            if (
+                replica is not None
+                and replica.topic_id == topic.topic_id
+                and broker.replicas.broker_id not in each.replicas
+                and (
+                    each.leader_epoch > replica.partition.leader_epoch
+                    or each.leader == LEADER_DURING_DELETE
+                )
+            ):
+                # Without an epoch: the StopReplica of Kafka's controller may have an earlier one.
+                broker.replicas.stop_replica(replica.topic_partition, NO_LEADER_EPOCH, delete=False)
+                _roles_changed(broker, [topic.topic_name])
+                broker.member_directories.delete_if_unassigned(
+                    replica.topic_partition,
+                    replica.topic_id,
+                    partial(_delete_stopped, broker, replica, replica.partition.role),
+                )
+
+
+def _delete_stopped(broker: Needs, replica: "Replica", role: object) -> None:
+    """Delete a stopped replica, unless it got another role or was deleted meanwhile."""
+    if replica.partition.role is role and broker.replicas.get(*replica.topic_partition) is replica:
+        broker.replicas.stop_replica(replica.topic_partition, NO_LEADER_EPOCH, delete=True)
+        broker.waiting.serve()
 
 
 # --- StopReplica
@@ -219,10 +265,21 @@ async def stop_replica(
                 broker.waiting.serve()
                 await asyncio.sleep(0)
         _roles_changed(broker, [topic.topic_name for topic in request.topic_states])
-        broker.member_directories.forget(
-            {name: i for name, i in topic_ids.items() if not broker.replicas.of_topic(name)}
-        )
+        _forget_directories(broker, request, topic_ids)
     return response(partition_errors=errors)
+
+
+def _forget_directories(
+    broker: Needs, request: m.StopReplicaRequest, topic_ids: dict[str, TopicId]
+) -> None:
+    directories = broker.member_directories
+    directories.forget(
+        {name: i for name, i in topic_ids.items() if not broker.replicas.of_topic(name)}
+    )
+    for topic in request.topic_states:
+        deleted = {each.partition_index for each in topic.partition_states if each.delete_partition}
+        if deleted and broker.replicas.of_topic(topic.topic_name):
+            directories.left(topic.topic_name, topic_ids[topic.topic_name], deleted)
 
 
 def _ids_of_hosted(broker: Needs, request: m.StopReplicaRequest) -> dict[str, TopicId]:

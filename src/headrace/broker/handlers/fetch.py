@@ -16,7 +16,7 @@ from headrace.broker.context import Context
 from headrace.broker.handlers.fetch_reads import FetchReads, Follower
 from headrace.broker.replication.replica import READ_COMMITTED, Replica
 from headrace.broker.replication.waiting import Waiting
-from headrace.core.fetch_session import Fetch, FetchSessions, Want
+from headrace.core.fetch_session import CachedPartition, Fetch, FetchSessions
 from headrace.core.parked import Event
 from headrace.model.errors import Rejected
 from headrace.net.link import Link, Slot
@@ -78,7 +78,16 @@ class RememberedFetch:
 class ParkedFetch:
     """A fetch that may have to wait for ``min_bytes`` or its deadline."""
 
-    __slots__ = ("fetching", "link", "context", "request", "fetch", "wants", "follower", "slot")
+    __slots__ = (
+        "fetching",
+        "link",
+        "context",
+        "request",
+        "fetch",
+        "partitions",
+        "follower",
+        "slot",
+    )
 
     def __init__(
         self,
@@ -94,7 +103,9 @@ class ParkedFetch:
         self.context = context
         self.request = request
         self.fetch = fetch
-        self.wants = fetch.wants  # that the response is about; see ``FetchReads.with_changes``
+        self.partitions = (
+            fetch.partitions
+        )  # that the response is about; see ``FetchReads.with_changes``
         self.follower = follower
         self.slot: Slot | None = None
 
@@ -148,8 +159,8 @@ class Fetching:
             # A response cannot have more; the fetch would always wait for max_wait_ms.
             request.min_bytes = request.max_bytes
         by_topic_id = context.api_version >= TOPIC_ID_SINCE
-        wants = [
-            Want(
+        partitions = [
+            CachedPartition(
                 topic.topic_id if by_topic_id else topic.topic,
                 asked.partition,
                 asked.current_leader_epoch,
@@ -171,7 +182,7 @@ class Fetching:
             fetch = self._sessions.resolve(
                 request.session_id,
                 request.session_epoch,
-                wants,
+                partitions,
                 forgotten,
                 by_topic_id,
                 self._loop.time() * 1000,
@@ -185,9 +196,9 @@ class Fetching:
             )
             return
         if follower is not None:
-            self._reads.note_progress(fetch.wants, wants, follower)
+            self._reads.note_progress(fetch.partitions, partitions, follower)
         waiting = ParkedFetch(self, link, context, request, fetch, follower)
-        entries = self._read(waiting, last_chance=request.max_wait_ms <= 0 or not fetch.wants)
+        entries = self._read(waiting, last_chance=request.max_wait_ms <= 0 or not fetch.partitions)
         if entries is not None:
             self._answer(waiting, entries)
             return
@@ -202,7 +213,7 @@ class Fetching:
         self._waiting.park(waiting, self._waited_for(waiting), request.max_wait_ms, until)
 
     def _waited_for(self, waiting: ParkedFetch) -> list[Replica]:
-        found = [self._reads.replica(want) for want in waiting.fetch.wants]
+        found = [self._reads.replica(cached) for cached in waiting.fetch.partitions]
         return [replica for replica in found if replica is not None]
 
     def try_again(self, waiting: ParkedFetch, *, last_chance: bool) -> bool:
@@ -216,7 +227,7 @@ class Fetching:
     # --- reading -------------------------------------------------------------
 
     def _read(self, waiting: ParkedFetch, *, last_chance: bool) -> list[FetchedPartition] | None:
-        """One entry for each of ``waiting.wants``; None if the fetch should wait for more."""
+        """One entry for each of ``waiting.partitions``; None if the fetch should wait for more."""
         request = waiting.request
         api_version = waiting.context.api_version
         follower = waiting.follower
@@ -226,16 +237,18 @@ class Fetching:
         answer_now = last_chance
         entries = []
         if follower is not None and waiting.fetch.incremental:
-            waiting.wants = reads.with_changes(waiting.fetch.wants)
-        for want in waiting.wants:
-            size_max = min(want.size_max, size_left)
+            waiting.partitions = reads.with_changes(waiting.fetch.partitions)
+        for cached in waiting.partitions:
+            size_max = min(cached.size_max, size_left)
             try:
                 if follower is None:
-                    entry = reads.for_consumer(want, request, api_version, size_max, size_read == 0)
+                    entry = reads.for_consumer(
+                        cached, request, api_version, size_max, size_read == 0
+                    )
                 else:
-                    entry = reads.for_follower(want, follower, size_max, size_read == 0)
+                    entry = reads.for_follower(cached, follower, size_max, size_read == 0)
             except Rejected as refusal:
-                entry = reads.refused(want, refusal)
+                entry = reads.refused(cached, refusal)
                 answer_now = True
             size_read += entry.records_size
             size_left = max(0, size_left - entry.records_size)
@@ -283,7 +296,7 @@ class Fetching:
                     data = await asyncio.to_thread(read, file_slice)
                     entries[place].records, entries[place].records_size = data, len(data)
             except OSError as problem:
-                entries[place] = self._unreadable(waiting.wants[place], problem)
+                entries[place] = self._unreadable(waiting.partitions[place], problem)
             except Exception as error:  # noqa: BLE001 - a bug closes only this connection
                 frame = self._bugs.frame(waiting.link, waiting.context, waiting.request, error)
                 assert waiting.slot is not None
@@ -291,26 +304,26 @@ class Fetching:
                 return
         self._send(waiting, entries)
 
-    def _unreadable(self, want: Want, problem: OSError) -> FetchedPartition:
+    def _unreadable(self, cached: CachedPartition, problem: OSError) -> FetchedPartition:
         """The error of a partition whose records the disk does not return."""
-        replica = self._reads.replica(want)
+        replica = self._reads.replica(cached)
         if replica is None:
-            refusal = self._replicas.unhosted(want.topic, want.partition)
+            refusal = self._replicas.unhosted(cached.topic, cached.partition)
         else:
             refusal = replica.unreadable(problem)
-        return FetchedPartition(want.partition, refusal.code)
+        return FetchedPartition(cached.partition, refusal.code)
 
     def _send(self, waiting: ParkedFetch, entries: list[FetchedPartition]) -> None:
         fetch = waiting.fetch
         session = fetch.session
         topics: list[tuple[str | bytes, list[FetchedPartition]]] = []
         leaders: list[int] = []
-        for want, entry in zip(waiting.wants, entries, strict=True):
+        for cached, entry in zip(waiting.partitions, entries, strict=True):
             if entry.current_leader is not None:
                 leaders.append(entry.current_leader[0])
             if session is not None:
                 changed = session.answered(
-                    want,
+                    cached,
                     entry.high_watermark,
                     entry.log_start,
                     has_records=entry.records is not None,
@@ -318,10 +331,10 @@ class Fetching:
                 )
                 if fetch.incremental and not changed:
                     continue
-            if topics and topics[-1][0] == want.topic:
+            if topics and topics[-1][0] == cached.topic:
                 topics[-1][1].append(entry)
             else:
-                topics.append((want.topic, [entry]))
+                topics.append((cached.topic, [entry]))
         context = waiting.context
         parts = encode_fetch_response(
             context.api_version,

@@ -25,7 +25,7 @@ _SINCE = {
     EARLIEST_PENDING_UPLOAD: 11,
 }
 _OFFSET_NOT_AVAILABLE_SINCE = 5
-_NOWHERE = (-1, -1, -1)  # offset, timestamp, leader epoch
+_NOT_FOUND = (-1, -1, -1)  # offset, timestamp, leader epoch
 
 
 class Needs(NeedsReplicas, Protocol):
@@ -72,7 +72,7 @@ async def list_offsets(
                 answer.timestamp = timestamp
                 answer.leader_epoch = leader_epoch
                 if context.api_version == 0:
-                    answer.old_style_offsets = _old_style(replica, asked, offset)
+                    answer.old_style_offsets = _answer_version_0(replica, asked, offset)
             except Rejected as refusal:
                 answer.error_code = refusal.code
         topics.append(response.ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
@@ -114,7 +114,7 @@ async def _find(replica: Replica, timestamp: int, isolation_level: int) -> tuple
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return log.log_start, -1, log.leader_epochs.epoch_at(log.log_start)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-        return _NOWHERE  # there is no tiered storage
+        return _NOT_FOUND  # there is no tiered storage
     try:
         if timestamp == MAX_TIMESTAMP:
             found = await offset_of_max_timestamp(log)
@@ -129,11 +129,11 @@ async def _find(replica: Replica, timestamp: int, isolation_level: int) -> tuple
         raise replica.unreadable(problem) from problem
     # A search by time must not find records that consumers cannot read yet.
     if found is None or found[0] >= readable_end:
-        return _NOWHERE
+        return _NOT_FOUND
     return found
 
 
-def _old_style(
+def _answer_version_0(
     replica: Replica, asked: m.ListOffsetsRequest.ListOffsetsPartition, offset: int
 ) -> list[int]:
     """Version 0 (Kafka 0.8): segment offsets at or before a time, newest first."""

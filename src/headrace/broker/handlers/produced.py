@@ -1,4 +1,4 @@
-"""One Produce request: what became of its batches, its wait for the in-sync replicas, its response.
+"""One Produce request: the results of its batches, its wait for in-sync replicas, its response.
 
 A response to a client that asked the wrong broker names the leader (KIP-951).
 """

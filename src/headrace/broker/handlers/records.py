@@ -106,7 +106,7 @@ async def delete_records(
 def _delete(
     broker: Needs, context: Context, topic: str, partition: int, offset: int
 ) -> tuple[Replica, Offset]:
-    """Delete on this broker, the leader; returns the new log start that is asked for."""
+    """Delete on this broker, the leader; returns the requested log start."""
     replica = broker.replicas.require(topic, partition)
     if is_internal(topic):
         raise Rejected(

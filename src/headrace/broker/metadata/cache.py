@@ -37,7 +37,7 @@ class MetadataCache:
             # Later: the replicas apply the metadata first, and listeners depend on the replicas.
             self._loop.call_soon(self._tell, before, metadata)
 
-    def know_cluster(self, cluster_id: str) -> None:
+    def set_cluster_id(self, cluster_id: str) -> None:
         """The id of the cluster, before its controller has sent anything."""
         self.current = ClusterMetadata(cluster_id)
 
@@ -48,8 +48,8 @@ class MetadataCache:
 
         self.publish(updates.apply(self.current, request))
 
-    def keep_topics(self, names: Collection[str]) -> None:
-        """Forget topics that were deleted while this broker was not told."""
+    def keep_only_topics(self, names: Collection[str]) -> None:
+        """Forget all other topics: they were deleted while no controller reached this broker."""
         gone = [name for name in self.current.topics if name not in names]
         if gone:
             self.publish(self.current.with_topics((), gone))

@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headrace.broker.replication.throttles import Throttle
 from headrace.broker.replication.waiting import Waiting
 from headrace.client.errors import Disconnected, error_code
 from headrace.core.follower_session import FollowerSession
@@ -36,6 +37,7 @@ _FETCH_VERSION = 17
 _LIST_OFFSETS_VERSION = 9
 _LATEST, _EARLIEST = -1, -2
 _FIRST_PAUSE_S = 0.02
+_THROTTLED_S = 0.1  # until a partition that is held back asks again
 # How long a new partition waits for the response in progress before the fetcher reconnects.
 _RECONNECT_AFTER_S = 0.02
 _BUFFER_SIZE_MIN = 1 << 16
@@ -80,7 +82,15 @@ class FetcherSettings(NamedTuple):
 class _Followed:
     """One partition of a fetcher, in one leader epoch."""
 
-    __slots__ = ("replica", "following", "key", "position", "log_start", "failures")
+    __slots__ = (
+        "replica",
+        "following",
+        "key",
+        "position",
+        "log_start",
+        "failures",
+        "is_behind",
+    )
 
     def __init__(self, replica: "Replica", following: Following) -> None:
         self.replica = replica
@@ -89,6 +99,7 @@ class _Followed:
         self.position: FetchPosition | None = None  # None: the log must be flushed first
         self.log_start = Offset(-1)  # as last sent
         self.failures = 0  # in a row
+        self.is_behind = True  # the high watermark of the leader, as far as known
 
     @property
     def is_current(self) -> bool:
@@ -114,12 +125,14 @@ class Fetcher:
         effects: "Effects",
         waiting: Waiting,
         settings: FetcherSettings,
+        throttle: Throttle,
         broker_epoch: Callable[[], int],
         fail: Callable[[BaseException], None],
     ) -> None:
         self.leader = leader
         self.number = number
         self._settings = settings
+        self._throttle = throttle
         self._broker_id = broker_id
         self._peers = peers
         self._effects = effects
@@ -168,19 +181,28 @@ class Fetcher:
             self._session.pause(followed.key)
             self._asked.pop(followed.key, None)
 
-    def _resume(self, followed: _Followed) -> None:
+    def _resume(self, followed: _Followed, *, is_urgent: bool = True) -> None:
         """Fetch a new partition, or one that was paused."""
         if self._followed.get(followed.key) is not followed or not followed.is_current:
+            return
+        if self._is_held_back(followed):
+            self._loop.call_later(_THROTTLED_S, partial(self._resume, followed, is_urgent=False))
             return
         followed.position = followed.next_position()
         if followed.position is None:
             self._spawn(self._flush(followed))
             return
         self._session.fetch(followed.key)
-        if self._has_work.is_set() and self._reconnect_round != self._round:
+        if is_urgent and self._has_work.is_set() and self._reconnect_round != self._round:
             self._reconnect_round = self._round
             self._loop.call_later(_RECONNECT_AFTER_S, self._reconnect_if_waiting, self._round)
         self._has_work.set()
+
+    def _is_held_back(self, followed: _Followed) -> bool:
+        replica = followed.replica
+        return (
+            replica.is_throttled_as_follower and followed.is_behind and self._throttle.is_exceeded
+        )
 
     def _reconnect_if_waiting(self, fetch_round: int) -> None:
         """Give up a fetch that waits for records, so that new partitions need not wait for it."""
@@ -391,6 +413,12 @@ class Fetcher:
             )
 
         self._apply(followed, append)
+        followed.is_behind = log.log_end < data.high_watermark
+        if followed.replica.is_throttled_as_follower and data.records:
+            self._throttle.record(len(data.records))
+            if self._is_held_back(followed):
+                self._session.pause(followed.key)
+                self._resume(followed, is_urgent=False)
 
     def _apply(self, followed: _Followed, decide: Callable[[], list[Effect]]) -> None:
         """Change one partition. A failure of its log affects no other partition."""

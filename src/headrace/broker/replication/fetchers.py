@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from headrace.broker.replication.fetcher import Fetcher, FetcherSettings
+from headrace.broker.replication.throttles import throttle
 from headrace.broker.replication.waiting import Waiting
 from headrace.model.config import BrokerConfig
 from headrace.model.ids import BrokerId
@@ -44,6 +45,7 @@ class Fetchers:
         self._closing: dict[asyncio.Task[None], None] = {}
         self._settings = FetcherSettings.of(dynamic_config.config)
         self._count = dynamic_config.config.int("num.replica.fetchers")
+        self._throttle = throttle(lambda: dynamic_config.config, "follower")
         dynamic_config.on_change(self._config_changed)
 
     def follow(self, replica: "Replica", leader: BrokerId) -> None:
@@ -73,6 +75,7 @@ class Fetchers:
                 self._effects,
                 self._waiting,
                 self._settings,
+                self._throttle,
                 self._broker_epoch,
                 self._fail,
             )

@@ -5,6 +5,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from headrace.broker.repeat_limit import RepeatLimit
+from headrace.broker.replication.throttles import names_replica
 from headrace.core.fetch_rules import check_leader_epoch
 from headrace.model.cluster_metadata import NO_LEADER, PartitionState
 from headrace.model.errors import Corrupt, ErrorCode, Rejected
@@ -37,6 +38,8 @@ class Replica:
         "opens_batches",
         "codec_wanted",
         "codec_level",
+        "is_throttled_as_leader",
+        "is_throttled_as_follower",
         "_damage_limit",
     )
 
@@ -65,6 +68,13 @@ class Replica:
         self.codec_wanted = CODEC_BY_SETTING[config.compression_type]
         self.codec_level: int | None = getattr(
             config, f"compression_{config.compression_type}_level", None
+        )
+        number, broker_id = self.topic_partition.partition, self.partition.broker_id
+        self.is_throttled_as_leader = names_replica(
+            config.leader_replication_throttled_replicas, number, broker_id
+        )
+        self.is_throttled_as_follower = names_replica(
+            config.follower_replication_throttled_replicas, number, broker_id
         )
 
     def must_unpack(self, records: memoryview) -> bool:

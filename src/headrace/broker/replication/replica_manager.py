@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from headrace.broker.replication.effects import Effects
 from headrace.broker.replication.hosted_replicas import HostedReplicas
 from headrace.broker.replication.replica import Replica
+from headrace.broker.replication.throttles import Throttle, throttle
 from headrace.broker.replication.waiting import Waiter, Waiting
 from headrace.core.leadership import ReplicationSettings
 from headrace.core.parked import Event
@@ -63,6 +64,7 @@ class ReplicaManager(HostedReplicas):
         self._validates_records = validates_records
         self._lag_time_ms_max = lag_time_ms_max
         self._replication: Replication | None = None
+        self.leader_throttle: Throttle | None = None  # on one node there are no followers
         # Incremented when a partition is added, removed or changed; caches of replicas compare it.
         self.generation = 0
         self._listeners: list[Callable[[], None]] = []
@@ -93,6 +95,7 @@ class ReplicaManager(HostedReplicas):
         # Imported here: a cluster of one does not replicate.
         from headrace.broker.replication.replication import Replication
 
+        self.leader_throttle = throttle(lambda: dynamic_config.config, "leader")
         self._replication = Replication(
             self,
             self._waiting,

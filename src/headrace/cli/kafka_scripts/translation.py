@@ -25,6 +25,8 @@ from headrace.cli.kafka_scripts import (
     kafka_log_dirs,
     kafka_preferred_replica_election,
     kafka_producer_perf_test,
+    kafka_reassign_partitions,
+    kafka_replica_verification,
     kafka_server_start,
     kafka_server_stop,
     kafka_shutdown_broker,
@@ -53,6 +55,8 @@ _SCRIPTS: dict[str, Translate] = {
     "kafka-dump-log": kafka_dump_log.translate,
     "kafka-leader-election": kafka_leader_election.translate,
     "kafka-preferred-replica-election": kafka_preferred_replica_election.translate,
+    "kafka-reassign-partitions": kafka_reassign_partitions.translate,
+    "kafka-replica-verification": kafka_replica_verification.translate,
     "kafka-shutdown-broker": kafka_shutdown_broker.translate,
     "kafka-features": kafka_features.translate,
     "kafka-cluster": kafka_cluster.translate,
@@ -83,6 +87,8 @@ _CLASSES = {
     "ProducerPerformance": "kafka-producer-perf-test",
     "ConsumerPerformance": "kafka-consumer-perf-test",
     "ShutdownBroker": "kafka-shutdown-broker",
+    "ReassignPartitionsCommand": "kafka-reassign-partitions",
+    "ReplicaVerificationTool": "kafka-replica-verification",
     "LeaderElectionCommand": "kafka-leader-election",
     "PreferredReplicaLeaderElectionCommand": "kafka-preferred-replica-election",
     "FeatureCommand": "kafka-features",
@@ -103,10 +109,6 @@ _NOUNS: dict[str, tuple[Translate, tuple[str, ...]]] = {
 _REFUSED = {
     "kafka-e2e-latency": "use 'headrace perf latency TOPIC'",
     "kafka-groups": "use 'headrace groups list', which shows consumer groups with state and type",
-    "kafka-reassign-partitions": (
-        "on one node a partition can only move to another of log.dirs: use Kafka's own "
-        "kafka-reassign-partitions; 'headrace log-dirs' shows the progress"
-    ),
     "kafka-storage": (
         "log directories need no formatting: 'headrace serve --data DIR' creates what it needs"
     ),

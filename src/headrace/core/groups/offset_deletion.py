@@ -1,4 +1,4 @@
-"""How offsets go: OffsetDelete, deleted topics, and expiration (with groups left empty)."""
+"""How offsets are deleted: OffsetDelete, deleted topics, and expiration, also of empty groups."""
 
 from struct import Struct
 from typing import TYPE_CHECKING

@@ -98,8 +98,8 @@ def open_prefix(prefix: bytes) -> tuple[str, str]:
     return prefix[4:topic_at].decode(), prefix[topic_at + 2 :].decode()
 
 
-class Uncut(Protocol):
-    """Values of many partitions in one piece, cut apart when one of them is read."""
+class PackedValues(Protocol):
+    """Values of many partitions in one piece; taken apart when one of them is read."""
 
     @property
     def partitions(self) -> tuple[int, ...]: ...
@@ -109,29 +109,29 @@ class Uncut(Protocol):
 class TopicOffsets:
     """The offsets of one group in one topic: record values by partition."""
 
-    __slots__ = ("_uncut", "_values", "group_id", "prefix", "topic")
+    __slots__ = ("_packed", "_values", "group_id", "prefix", "topic")
 
     def __init__(self, group_id: str, topic: str, prefix: bytes) -> None:
         self.group_id = group_id
         self.topic = topic
         self.prefix = prefix
         self._values: dict[int, bytes] = {}
-        self._uncut: Uncut | None = None  # newer than the ``_values`` of its partitions
+        self._packed: PackedValues | None = None  # newer than the ``_values`` of its partitions
 
     @property
     def values(self) -> dict[int, bytes]:
-        uncut = self._uncut
-        if uncut is not None:
-            self._uncut = None
-            self._values.update(zip(uncut.partitions, uncut.values(), strict=True))
+        packed = self._packed
+        if packed is not None:
+            self._packed = None
+            self._values.update(zip(packed.partitions, packed.values(), strict=True))
         return self._values
 
-    def put(self, uncut: Uncut) -> None:
+    def put(self, packed: PackedValues) -> None:
         """A consumer mostly commits the same partitions, and nothing reads them in between."""
-        before = self._uncut
-        if before is not None and before.partitions is not uncut.partitions:
+        before = self._packed
+        if before is not None and before.partitions is not packed.partitions:
             self._values.update(zip(before.partitions, before.values(), strict=True))
-        self._uncut = uncut
+        self._packed = packed
 
 
 class Offsets:
@@ -168,12 +168,12 @@ class Offsets:
         found.values[_unpack_partition(record_key, len(record_key) + _PARTITION_AT)[0]] = value
         return True
 
-    def replay_known_topic(self, prefix: bytes, uncut: Uncut) -> bool:
+    def replay_known_topic(self, prefix: bytes, packed: PackedValues) -> bool:
         """The same for many partitions of one topic, all in a known version."""
         found = self._by_prefix.get(prefix)
         if found is None or self._pending_counts:
             return False
-        found.put(uncut)
+        found.put(packed)
         return True
 
     def _replay_pending(self, record_key: bytes, value: bytes | None, producer_id: int) -> None:

@@ -57,7 +57,7 @@ class _Known:
 
 
 class _Topic(NamedTuple):
-    """Satisfies ``offsets.Uncut``."""
+    """Satisfies ``offsets.PackedValues``."""
 
     prefix: bytes
     partitions: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""Partitions join a transaction: AddPartitionsToTxn, AddOffsetsToTxn, and Produce on its own."""
+"""Partitions join a transaction: AddPartitionsToTxn, AddOffsetsToTxn, Produce."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

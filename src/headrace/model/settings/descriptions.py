@@ -154,6 +154,22 @@ MEANINGS = {
     "replica.alter.log.dirs.io.max.bytes.per.second": (
         "maximum copy rate of moves between log directories; 0 pauses them"
     ),
+    "leader.replication.throttled.rate": (
+        "bytes per second that this broker sends to throttled replicas that are not in sync"
+    ),
+    "follower.replication.throttled.rate": (
+        "bytes per second that this broker fetches for its throttled replicas that are not in sync"
+    ),
+    "leader.replication.throttled.replicas": (
+        "replicas that leader.replication.throttled.rate limits, where their broker leads: "
+        "partition:broker, or * for all"
+    ),
+    "follower.replication.throttled.replicas": (
+        "replicas that follower.replication.throttled.rate limits, where their broker follows: "
+        "partition:broker, or * for all"
+    ),
+    "replication.quota.window.num": "samples over which throttled replication is measured",
+    "replication.quota.window.size.seconds": "duration of each of these samples",
     "num.replica.fetchers": "connections to each leader that fetch its partitions",
     "replica.fetch.backoff.ms": (
         "longest pause after a failed fetch; the first pauses are shorter, from 20 ms on"

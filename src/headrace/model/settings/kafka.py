@@ -274,8 +274,8 @@ BROKER: dict[str, Row] = {
     "replica.selector.class": Row("str", None, ("org.apache.kafka.common.replica.LeaderSelector", "org.apache.kafka.common.replica.RackAwareReplicaSelector"), "", ""),
     "replica.socket.receive.buffer.bytes": Row("int", "65536", None, "", ""),
     "replica.socket.timeout.ms": Row("int", "30000", None, "", ""),
-    "replication.quota.window.num": Row("int", "11", (1, None), "", "quotas"),
-    "replication.quota.window.size.seconds": Row("int", "1", (1, None), "", "quotas"),
+    "replication.quota.window.num": Row("int", "11", (1, None), "", ""),
+    "replication.quota.window.size.seconds": Row("int", "1", (1, None), "", ""),
     "request.timeout.ms": Row("int", "30000", None, "", "clusters"),
     "sasl.client.callback.handler.class": Row("class", None, None, "", "sasl"),
     "sasl.enabled.mechanisms": Row("list", "GSSAPI", None, "b", "sasl"),
@@ -400,10 +400,10 @@ TOPIC: dict[str, Row] = {
     "file.delete.delay.ms": Row("long", "60000", (0, None), "c", ""),
     "flush.messages": Row("long", "9223372036854775807", (1, None), "c", ""),
     "flush.ms": Row("long", "9223372036854775807", (0, None), "c", ""),
-    "follower.replication.throttled.replicas": Row("list", "", ("throttled",), "c", "clusters"),
+    "follower.replication.throttled.replicas": Row("list", "", ("throttled",), "c", ""),
     "index.interval.bytes": Row("int", "4096", (0, None), "c", ""),
     "internal.segment.bytes": Row("int", None, None, "c", ""),
-    "leader.replication.throttled.replicas": Row("list", "", ("throttled",), "c", "clusters"),
+    "leader.replication.throttled.replicas": Row("list", "", ("throttled",), "c", ""),
     "local.retention.bytes": Row("long", "-2", (-2, None), "c", "tiered"),
     "local.retention.ms": Row("long", "-2", (-2, None), "c", "tiered"),
     "max.compaction.lag.ms": Row("long", "9223372036854775807", (1, None), "c", ""),
@@ -455,8 +455,8 @@ CLIENT_METRICS: dict[str, Row] = {
 
 # Broker settings that can only be set while the broker runs, never in a file.
 DYNAMIC_ONLY: dict[str, Row] = {
-    "leader.replication.throttled.rate": Row("long", "9223372036854775807", (0, None), "c", "quotas"),
-    "follower.replication.throttled.rate": Row("long", "9223372036854775807", (0, None), "c", "quotas"),
+    "leader.replication.throttled.rate": Row("long", "9223372036854775807", (0, None), "c", ""),
+    "follower.replication.throttled.rate": Row("long", "9223372036854775807", (0, None), "c", ""),
     "replica.alter.log.dirs.io.max.bytes.per.second": Row("long", "9223372036854775807", (0, None), "c", ""),
 }
 

@@ -45,16 +45,19 @@ from headrace.pipeline.runner.records import (
     source_rows,
 )
 from headrace.pipeline.runner.settings import RunSettings
-from headrace.pipeline.tables import DELETED, NO_VERSION, BatchName, JobTable, Rules
+from headrace.pipeline.tables import DELETED, FOLD_FILES, NO_VERSION, BatchName, JobTable, Rules
 from headrace.pipeline.warehouse.bad_share import BadShare
 from headrace.spark.failures import PipelineError
+from headrace.spark.sink import write_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 log = logging.getLogger("headrace.pipeline")
 
-
+_SMALL_BATCH = 20_000  # records
+# A table that its own query reads, in every batch, is folded at fewer files than others.
+_FOLD_FILES_READ = 16
 # What each pipeline has read: distinct events by topic and minute of the record's timestamp.
 READS = "reads"
 READS_KEY = ("pipeline", "topic", "minute")
@@ -193,8 +196,9 @@ class Fanout:
             if self._bad_shares:
                 self._expectations.append_few(rule_counts(self._pipeline, told), batch.name)
             written = {}
+            is_small = sum(one.events for one in counts) < _SMALL_BATCH
             for name in self._query.sinks:
-                done = self._write_sink(name, inputs, batch)
+                done = self._write_sink(name, inputs, batch, is_small=is_small)
                 written[name] = done.rows
                 letters += done.dead_letters
         finally:
@@ -224,7 +228,9 @@ class Fanout:
         letters = written.dead_letters + found.count
         return written._replace(rows=written.rows + found.count, dead_letters=letters)
 
-    def _write_sink(self, name: str, inputs: "_Inputs", batch: "_Batch") -> "Done":
+    def _write_sink(
+        self, name: str, inputs: "_Inputs", batch: "_Batch", *, is_small: bool
+    ) -> "Done":
         """Write a table or topic, without the records for which its functions fail."""
         node = self._nodes[name]
         rows = batch.rows
@@ -234,7 +240,10 @@ class Fanout:
             ours = self._inputs(batch, rows)
         try:
             with _naming(node):
-                return self._write(name, ours.of(name), batch.name)
+                made = ours.of(name)
+                # Starting a second task, and reading its file later, costs more than it saves.
+                made = made.coalesce(1) if is_small else made
+                return self._write(name, made, batch.name)
         except _FunctionFailed as failed:
             found = self._isolated(batch, rows, failed, lambda inputs: _compute(inputs.of(name)))
         finally:
@@ -290,9 +299,13 @@ class Fanout:
         self._letters.write(letters, batch, f"step/{node.name}")
 
     def fold(self, spark: "SparkSession") -> None:
-        ours = [self._tables[name] for name in self._query.tables]
-        for table in (*ours, self._reads, self._expectations):
-            if table.fold(spark):
+        limits = {
+            self._tables[name]: _FOLD_FILES_READ if name in self._query.inputs else FOLD_FILES
+            for name in self._query.tables
+        }
+        limits |= dict.fromkeys((self._reads, self._expectations), FOLD_FILES)
+        for table, files_min in limits.items():
+            if table.fold(spark, files_min=files_min):
                 log.info("Folded the rows of %s", table.name)
 
     def versions(self, names: Sequence[str]) -> dict[str, int]:
@@ -401,16 +414,19 @@ class Fanout:
     def _write_topic(
         self, node: Node, records: "DataFrame", size_max: int, batch: BatchName
     ) -> None:
-        writer = records.write.format("headrace").mode("append")
-        for name, value in self._settings.source.items():
-            writer = writer.option(name, value)
-        (
-            writer.option("topic", node.declared.topic)
-            .option("kafka.max.request.size", size_max)
-            .option("delivery", "exactly-once")
-            .option("delivery.id", f"{batch.query}/{node.name}")
-            .option("delivery.batch", batch.number)
-            .save()
+        source = self._settings.source
+        name = source.get("kafka.client.id", "headrace")
+        write_frame(
+            records,
+            {
+                **source,
+                "kafka.client.id": f"{name}-{self._pipeline}-{self._query.name}",
+                "kafka.max.request.size": str(size_max),
+                "topic": node.declared.topic,
+                "delivery": "exactly-once",
+                "delivery.id": f"{batch.query}/{node.name}",
+                "delivery.batch": str(batch.number),
+            },
         )
 
 

@@ -22,8 +22,8 @@ class CleanedSegment:
         self._stem = f"{directory}/{base_offset:020d}."
         self._index_interval_size = index_interval_size
         self._fd = self._create("log")
-        self._waiting: list[bytes] = []
-        self._waiting_size = 0
+        self._buffered: list[bytes] = []
+        self._buffered_size = 0
         self.size = 0
         self._index = OffsetIndex()
         self._time_index = TimeIndex()
@@ -32,7 +32,7 @@ class CleanedSegment:
         self._max_timestamp_offset = base_offset
 
     def append(self, header: BatchHeader, batch: bytes) -> None:
-        position = self.size + self._waiting_size
+        position = self.size + self._buffered_size
         last_relative = header.last_offset - self.base_offset
         if header.max_timestamp > self._max_timestamp:
             self._max_timestamp = header.max_timestamp
@@ -42,17 +42,17 @@ class CleanedSegment:
             self._add_time()
             self._unindexed_size = 0
         self._unindexed_size += len(batch)
-        self._waiting.append(batch)
-        self._waiting_size += len(batch)
+        self._buffered.append(batch)
+        self._buffered_size += len(batch)
 
     def maybe_write(self, size_min: int = _WRITE_SIZE) -> int:
-        """Write the waiting batches if they have ``size_min`` bytes; returns how many it wrote."""
-        size = self._waiting_size
+        """Write the buffered batches if they have ``size_min`` bytes; returns the bytes written."""
+        size = self._buffered_size
         if size < size_min or not size:
             return 0
-        write_all(self._files, self._fd, self._waiting, self.size, size)
+        write_all(self._files, self._fd, self._buffered, self.size, size)
         self.size += size
-        self._waiting, self._waiting_size = [], 0
+        self._buffered, self._buffered_size = [], 0
         return size
 
     def finish(self, aborted: list[AbortedTransaction], modified_at_ns: int) -> None:

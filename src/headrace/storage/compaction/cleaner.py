@@ -105,9 +105,9 @@ class Cleaner:
         ]
         self.keys = KeyOffsets(job.buffer_size, job.load_factor, job.clean_end - job.first_dirty)
         self._alike = AlikeSections()
-        # For record sections that repeat: while keys are collected, the last base offset; after
-        # that, the newest offsets of their keys, and the base offset below which every record of
-        # the section is superseded.
+        # Batches often repeat the same record section. For each such section: the base offset of
+        # its last batch, and, once all keys are collected, the newest offset of each of its keys
+        # with the base offset below which all of its records are superseded.
         self._last_bases: dict[Spans, int] = {}
         self._newest: dict[Spans, tuple[list[int], float]] = {}
 
@@ -251,7 +251,7 @@ class Cleaner:
     def _newest_of(self, known: Spans) -> tuple[list[int], float]:
         """The newest offset of each key, and the base offset below which no record is the newest.
 
-        Records without a key never stay.
+        Records without a key are always removed.
         """
         answer = self._newest.get(known)
         if answer is None:
@@ -353,7 +353,7 @@ class Cleaner:
         except FileNotFoundError:
             return []
         try:
-            # That of the active segment may be growing: ignore an incomplete entry.
+            # The index of the active segment may be growing: ignore an incomplete entry.
             return aborted_transactions.decode(
                 data[: len(data) - len(data) % aborted_transactions.ENTRY_SIZE]
             )
@@ -361,8 +361,8 @@ class Cleaner:
             raise Corrupt(f"{path}: {problem}") from None
 
     def _trail_from(self, start: int) -> TransactionTrail:
-        # Without those that ended before ``start``: the markers that would close them are not
-        # read.
+        # Leave out transactions that ended before ``start``: their markers are not read, so
+        # nothing would close them.
         return TransactionTrail(t for t in self._aborted if t.last_offset >= start)
 
     def _end_of(self, segment: SegmentSummary) -> int:

@@ -180,7 +180,7 @@ async def clean(log: Log, dirt: DirtyRange, settings: CleanerSettings, now: Mill
     OSError if a disk failed, ChildDied. If cancelled, it ends the child. In all these cases groups
     that were swapped in stay. That is harmless: the checkpoint has not moved.
     """
-    job = _job(log, dirt, settings, now)
+    job = job_for(log, dirt, settings, now)
     directory = str(log.path)
     started_at = asyncio.get_running_loop().time()
     _log.info(
@@ -195,7 +195,9 @@ async def clean(log: Log, dirt: DirtyRange, settings: CleanerSettings, now: Mill
     try:
         child = await log.directory.world.jobs.start(_JOB, niceness=_NICENESS)
     except OSError as limit:  # not a fault of the disk
-        raise ChildDied(f"no process to compact {log.topic_partition}: {limit}") from limit
+        raise ChildDied(
+            f"cannot start a process to compact {log.topic_partition}: {limit}"
+        ) from limit
     try:
         done, size_before, size_after = await _follow(log, job, child, cut_count)
     finally:
@@ -291,7 +293,7 @@ def _changed(log: Log) -> Rejected:
     )
 
 
-def _job(log: Log, dirt: DirtyRange, settings: CleanerSettings, now: Millis) -> Job:
+def job_for(log: Log, dirt: DirtyRange, settings: CleanerSettings, now: Millis) -> Job:
     config = log.config
     return Job(
         directory=str(log.path),

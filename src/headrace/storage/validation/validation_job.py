@@ -2,7 +2,7 @@
 
 request    a byte (1: every record needs a key), then the batch
 response   JSON: ``{"faults": [[index, message, code], …]}``, or ``{"bad": [code, reason]}`` if
-           the bytes are no records at all
+           the bytes are not records
 """
 
 import json

@@ -218,6 +218,22 @@ async def test_a_broker_that_does_not_support_the_clusters_features_is_reported(
 
 
 @in_loop
+async def test_a_cluster_of_kafka_keeps_level_0_while_its_last_broker_is_away():
+    async with told_cluster() as cluster:
+        controller = await cluster.start(1)
+        await make(controller)
+        await cluster.kill_controller()
+        session = cluster.session()
+        # Kafka's controllers write no levels.
+        await session.delete(paths.FEATURE_LEVELS, ANY_VERSION)
+        await session.close()
+        cluster.crash(1)
+        await cluster.start(2)
+        found = await WatchedNodes(cluster.session()).features()
+        assert (found.levels["transaction.version"], found.levels["group.version"]) == (0, 0)
+
+
+@in_loop
 async def test_a_new_cluster_takes_the_levels_that_all_brokers_support():
     async with told_cluster(1) as cluster:
         old = BrokerEntry(BrokerId(39), {"PLAINTEXT": Endpoint("told", 1)}, None, -1)

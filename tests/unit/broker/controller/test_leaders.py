@@ -229,18 +229,6 @@ async def test_an_unclean_election_needs_the_topics_permission_or_a_request():
 
 
 @in_loop
-async def test_a_reassignment_in_the_tree_is_refused_and_breaks_nothing(caplog):
-    async with told_cluster() as cluster:
-        controller = await cluster.start(1)
-        await make(controller)
-        session = cluster.session()
-        await session.create(paths.REASSIGN_PARTITIONS, values.encode_reassignment({T0: (3, 2)}))
-        await until(lambda: "Ignoring the request in /admin/reassign_partitions" in caplog.text)
-        await make(controller, name="after")
-        assert await session.get(paths.REASSIGN_PARTITIONS) is None
-
-
-@in_loop
 async def test_a_notice_of_changed_isrs_makes_the_controller_read_them():
     async with told_cluster() as cluster:
         controller = await cluster.start(1)

@@ -97,12 +97,13 @@ async def test_a_member_that_is_not_the_controller_answers_not_controller_per_it
         for work in (
             controller.create_partitions("a", 2),
             controller.update_features([]),
+            controller.reassign({TopicPartition("a", 0): None}),
         ):
             with pytest.raises(Rejected) as refusal:
                 await work
             answers.append(refusal.value)
         with pytest.raises(Rejected) as refusal:
-            controller.check_reassignment(TopicPartition("a", 0), None)
+            controller.reassignments()
         assert {each.code for each in (*answers, refusal.value)} == {ErrorCode.NOT_CONTROLLER}
 
 

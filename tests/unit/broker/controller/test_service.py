@@ -1,6 +1,7 @@
 """The controller service of a cluster of one: its changes survive, and interrupted ones finish."""
 
 import asyncio
+import sqlite3
 
 import pytest
 
@@ -529,21 +530,28 @@ async def test_an_election_fails_if_the_elected_replica_cannot_be_created(tmp_pa
 
 
 @in_loop
-async def test_a_tree_that_cannot_be_written_refuses_the_change_and_stays_consistent(tmp_path):
+async def test_a_tree_that_cannot_be_written_refuses_the_change_and_stays_consistent(
+    tmp_path, monkeypatch
+):
+    connections = {}
+    connect = sqlite3.connect
+
+    def connect_and_keep(path, **options):
+        connections[path] = connect(path, check_same_thread=False, **options)
+        return connections[path]
+
+    def limit(pages: int):
+        """To SQLite a limit on the file looks like a full disk."""
+        connections[tmp_path / FILE_NAME].execute(f"PRAGMA max_page_count={pages}").fetchone()
+
+    monkeypatch.setattr(sqlite3, "connect", connect_and_keep)
     async with running(tmp_path) as broker:
         await make(broker, "before")
-        # To SQLite a limit on the file looks like a full disk.
-        tree = broker.changes.registry._tree
-        assert isinstance(tree, EmbeddedTree)
-
-        def limit(pages: int):
-            return lambda: tree._connection.execute(f"PRAGMA max_page_count={pages}").fetchone()
-
-        await tree._run(limit(1))
+        limit(1)
         (refusal,) = await broker.controller.create_topics([NewTopic("after", 200)])
         assert isinstance(refusal, Rejected) and refusal.code == ErrorCode.KAFKA_STORAGE_ERROR
         assert "after" not in broker.metadata.topics
-        await tree._run(limit(1_000_000))
+        limit(1_000_000)
         await make(broker, "after", 200)
     async with running(tmp_path) as broker:
         assert set(broker.metadata.topics) == {"before", "after"}

@@ -233,7 +233,9 @@ async def test_an_unknown_election_type_is_an_invalid_request(tmp_path):
 
 @pytest.mark.parametrize("api_version", versions(ApiKey.ALTER_PARTITION_REASSIGNMENTS))
 @in_loop
-async def test_a_partition_can_only_be_reassigned_to_its_current_replicas(tmp_path, api_version):
+async def test_on_one_node_a_partition_can_only_be_reassigned_to_its_current_replicas(
+    tmp_path, api_version
+):
     async with running(tmp_path) as broker:
         await broker.controller.create_topics([NewTopic("t")])
         request = m.AlterPartitionReassignmentsRequest

@@ -9,6 +9,7 @@ import pytest
 from headrace.broker.replication.effects import Effects
 from headrace.broker.replication.fetcher import Fetcher, FetcherSettings
 from headrace.broker.replication.replica import Replica
+from headrace.broker.replication.throttles import throttle
 from headrace.broker.replication.waiting import Waiting
 from headrace.client.errors import Disconnected
 from headrace.core.leadership import ReplicationSettings
@@ -50,6 +51,7 @@ class Follower:
             self.effects,
             self.waiting,
             FetcherSettings.of(config),
+            throttle(lambda: config, "follower"),
             lambda: BROKER_EPOCH,
             self.bugs.append,
         )

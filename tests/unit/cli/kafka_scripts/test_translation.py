@@ -62,7 +62,6 @@ def test_a_java_class_is_known_by_its_script(line, translated):
         ("zookeeper-security-migration.sh --zookeeper.acl secure", "no Headrace command"),
         ("kafka-acls.sh --list", "no Headrace command ('headrace --help'"),
         ("connect-standalone.sh worker.properties", "no Headrace command"),
-        ("kafka-reassign-partitions.sh --zookeeper z:2181 --execute", "another of log.dirs"),
         ("kafka-run-class.sh kafka.Kafka", "Java class"),
         ("kafka-run-class.sh", "class is missing"),
         ("kafka-storage.sh random-uuid", "no formatting"),

@@ -442,10 +442,20 @@ def test_a_file_that_the_child_may_not_read_does_not_take_the_disk_offline(
     log = disk.log()
     put(log, 200)
 
-    async def refused(*_, **__):
-        raise PermissionError(errno.EACCES, "Permission denied")
+    class RefusedChild:
+        async def send(self, request):
+            pass
 
-    monkeypatch.setattr(log_cleaner, "_follow", refused)
+        async def receive(self):
+            return json.dumps({"failed": {"errno": errno.EACCES, "message": "denied"}}).encode()
+
+        async def kill(self):
+            pass
+
+    async def start(*_, **__):
+        return RefusedChild()
+
+    monkeypatch.setattr(log.directory.world.jobs, "start", start)
     assert compact(log) is None
     assert log.directory.offline is None
 
@@ -456,7 +466,7 @@ async def test_the_child_ends_when_its_parent_does(disk: Disk) -> None:
     put(log, 200)
     dirt = measure(summarize(log, log.log_end), NOW)
     slow = CleanerSettings(buffer_size=1 << 20, bytes_per_second=1)
-    job = log_cleaner._job(log, dirt, slow, NOW)
+    job = log_cleaner.job_for(log, dirt, slow, NOW)
     child = await SystemJobs().start("headrace.storage.compaction.cleaner")
     await child.send(job.to_json().encode())
     child.release()  # as the kernel does when the parent dies
@@ -468,7 +478,7 @@ def test_a_job_is_the_same_after_json(disk: Disk) -> None:
     log = disk.log()
     append(log, keyed((b"k", b"v"), producer_id=5, producer_epoch=1, base_sequence=0))
     dirt = measure(summarize(log, log.log_end), NOW)
-    job = log_cleaner._job(log, dirt, CleanerSettings(), NOW)
+    job = log_cleaner.job_for(log, dirt, CleanerSettings(), NOW)
     assert Job.from_json(job.to_json()) == job
     assert json.loads(job.to_json())["producers"] == [[5, [0, 1]]]
 

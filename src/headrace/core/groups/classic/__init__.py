@@ -6,7 +6,7 @@
     join.py       JoinGroup
     rebalance.py  from the first join of a rebalance to the next generation
     sync.py       SyncGroup
-    departure.py  LeaveGroup, and members whose time is over
+    departure.py  LeaveGroup, and members whose timeout expired
     records.py    the GroupMetadata record
     responses.py  refusals and answers as messages
 

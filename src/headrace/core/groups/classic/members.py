@@ -64,7 +64,7 @@ class ClassicMember:
 def subscribed_topics(metadata: bytes) -> list[str]:
     """The topics of a consumer's subscription, which come first in every version.
 
-    Raises ValueError for bytes that are no subscription. The later fields concern clients only.
+    Raises ValueError for bytes that are not a subscription. The later fields concern clients only.
     """
     topics = []
     try:

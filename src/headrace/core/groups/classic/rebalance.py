@@ -132,7 +132,7 @@ def _refuse_syncs(group: ClassicState, now: Millis) -> Outcome:
     outcome = NOTHING
     for member_id, ticket in group.syncing.items():
         outcome += refused(ticket, m.SyncGroupResponse, ErrorCode.REBALANCE_IN_PROGRESS)
-        # A member with a parked sync had no session to keep.
+        # A parked sync suspended the member's session.
         group.restart_session(group.members[member_id], now)
     group.syncing.clear()
     return outcome

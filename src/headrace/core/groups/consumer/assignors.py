@@ -42,9 +42,9 @@ def uniform(
         return {}
     first = members[0].topics
     if all(member.topics is first or member.topics == first for member in members):
-        held = _uniform_alike(members, partition_counts)
+        held = _uniform_homogeneous(members, partition_counts)
     else:
-        held = _uniform_apart(members, partition_counts)
+        held = _uniform_heterogeneous(members, partition_counts)
     return {member_id: _frozen(topics) for member_id, topics in held.items()}
 
 
@@ -106,7 +106,7 @@ def _keep_owned_partitions(
     return held, {topic_id: list(unclaimed) for topic_id, unclaimed in free.items()}
 
 
-def _uniform_alike(
+def _uniform_homogeneous(
     members: Sequence[Subscriber], partition_counts: Mapping[TopicId, int]
 ) -> dict[str, _Held]:
     """All members subscribe to the same topics, so any of them can own any partition."""
@@ -159,7 +159,7 @@ def _surplus(mine: _Held, count: int) -> list[tuple[TopicId, int]]:
     return sorted(everything)[-count:]
 
 
-def _uniform_apart(
+def _uniform_heterogeneous(
     members: Sequence[Subscriber], partition_counts: Mapping[TopicId, int]
 ) -> dict[str, _Held]:
     """Members subscribe to different topics: balance topic by topic until no move helps."""

@@ -1,0 +1,191 @@
+"""``headrace brokers decommission``: move everything away from a broker, so that it can go."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from headrace.cli import output, reassignment_run, values
+from headrace.cli.broker_requests import open_cluster
+from headrace.cli.client import Connection, no_such_broker
+from headrace.cli.options import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    ClientFile,
+    ClientSettings,
+    Format,
+    OutputFormat,
+)
+from headrace.cli.reassignment_plan import (
+    Assignment,
+    Move,
+    NotEnoughBrokers,
+    Partition,
+    without_broker,
+)
+from headrace.cli.reassignment_requests import Snapshot, names, snapshot
+from headrace.cli.reassignment_tables import as_document, parse_rate, show_moves
+from headrace.cli.stop import run as stop_broker
+from headrace.client.cluster import Cluster
+
+# Topics that are created meanwhile may get replicas on the broker: these are moved in another
+# round.
+_ROUNDS_MAX = 5
+
+
+def decommission(
+    broker_id: Annotated[int, typer.Argument(metavar="ID", help="Broker ID.", show_default=False)],
+    throttle: Annotated[
+        str | None,
+        typer.Option(
+            "--throttle",
+            metavar="BYTES",
+            show_default="unlimited",
+            help="Bytes per second that each broker copies for the moves: 500k, 50M.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would move, and change nothing.")
+    ] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="Accept fewer replicas where no other broker is left for one, and leave "
+            "partitions behind that nobody else can copy: they go offline.",
+        ),
+    ] = False,
+    server_file: Annotated[
+        str | None,
+        typer.Option(
+            "--stop",
+            metavar="SERVER.PROPERTIES",
+            help="Then stop the broker that runs on this machine with this file.",
+        ),
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    settings: ClientSettings = None,
+    client_file: ClientFile = None,
+    format: OutputFormat = Format.TABLE,
+) -> None:
+    """Move all partitions away from a broker, so that it can be removed.
+
+    Waits with a progress bar. Interrupted or killed, the moves go on: run the command again to
+    continue. The broker may be down, if other replicas are in sync. With --stop, the broker is
+    stopped at the end; otherwise stop it on its machine.
+    """
+    rate = parse_rate(throttle)
+    with open_cluster(Connection(bootstrap, settings, client_file)) as cluster:
+        now = snapshot(cluster)
+        if broker_id not in {*now.view.brokers, *now.view.missing_brokers}:
+            raise no_such_broker(str(broker_id), map(str, now.view.brokers))
+        if dry_run:
+            targets, _ = _targets(now, broker_id, force)
+            show_moves(reassignment_run.planned(cluster, now, targets), format)
+            return
+        moved, left = _move_away(cluster, broker_id, rate, force)
+    _stop(broker_id, server_file)
+    if format is Format.JSON:
+        output.document(
+            {
+                "broker": broker_id,
+                "moves": list(map(as_document, moved)),
+                "left": [{"topic": topic, "partition": number} for topic, number in left],
+            }
+        )
+    else:
+        _report(broker_id, moved, left, server_file)
+
+
+def _move_away(
+    cluster: Cluster, broker_id: int, rate: int | None, force: bool
+) -> tuple[list[Move], list[Partition]]:
+    """Move everything, until nothing is left but what cannot move."""
+    moved: list[Move] = []
+    left: list[Partition] = []
+    for _ in range(_ROUNDS_MAX):
+        now = snapshot(cluster)
+        targets, left = _targets(now, broker_id, force)
+        todo = reassignment_run.planned(cluster, now, targets)
+        if not todo:
+            break
+        reassignment_run.run_moves(
+            cluster, now, todo, rate, waits=True, how_to_cancel="headrace reassign cancel --all"
+        )
+        moved += todo
+    return moved, left
+
+
+def _report(
+    broker_id: int,
+    moved: Sequence[object],
+    left: Sequence[Partition],
+    server_file: str | None,
+) -> None:
+    output.line(f"Moved {values.counted(len(moved), 'partition')} away from broker {broker_id}")
+    if left:
+        output.line(f"Left behind, because nobody else has them: {names(left)}")
+    else:
+        output.line(f"Broker {broker_id} has no replicas")
+    if server_file is None:
+        output.note("Stop it with 'headrace stop' on its machine before new topics are created")
+
+
+def _targets(now: Snapshot, broker_id: int, force: bool) -> tuple[Assignment, list[Partition]]:
+    """Where the broker's partitions go, and those that cannot."""
+    live = now.view.brokers
+    assigned = now.assigned
+    # An operator may have begun to fill the broker.
+    coming = [one for one, moving in now.reassigning.items() if broker_id in moving.added]
+    if coming:
+        raise output.CommandFailed(
+            f"{names(coming)}: being moved to broker {broker_id}. Cancel that first with "
+            "'headrace reassign cancel --all'"
+        )
+    stuck = _stuck(now, broker_id)
+    if stuck and not force:
+        raise output.CommandFailed(
+            f"{names(stuck)}: no live replica is in sync, so nothing can be copied. Start their "
+            "brokers first. With --force these partitions are left behind and stay offline"
+        )
+    # What an interrupted run has begun goes on as it was.
+    begun = {
+        one: moving.target for one, moving in now.reassigning.items() if broker_id in moving.removed
+    }
+    fresh = {one: r for one, r in assigned.items() if one not in begun and one not in stuck}
+    brokers = [broker for broker in live if broker != broker_id]
+    try:
+        targets = without_broker(fresh, broker_id, brokers, now.racks, may_shrink=force)
+    except NotEnoughBrokers as failure:
+        raise output.CommandFailed(
+            f"{failure}, without broker {broker_id}. Start another broker first"
+            + ("" if force else ", or use --force to accept fewer replicas")
+        ) from None
+    _check_min_isr(now, targets, force)
+    return targets | begun, stuck
+
+
+def _stuck(now: Snapshot, broker_id: int) -> list[Partition]:
+    return [
+        (one.topic, one.partition)
+        for one in now.view.partitions
+        if broker_id in one.replicas and one.leader is None
+    ]
+
+
+def _check_min_isr(now: Snapshot, targets: Assignment, force: bool) -> None:
+    min_isr = {(one.topic, one.partition): one.min_isr for one in now.view.partitions}
+    short = [one for one, replicas in targets.items() if len(replicas) < min_isr[one]]
+    if short and force:
+        output.note(
+            f"warning: {names(short)} will have fewer replicas than min.insync.replicas: acks=all "
+            "is refused there until the setting is lowered"
+        )
+
+
+def _stop(broker_id: int, server_file: str | None) -> None:
+    if server_file is not None and stop_broker([server_file]) != output.DONE:
+        raise output.CommandFailed(
+            f"broker {broker_id} has no replicas any more, but could not be stopped with "
+            f"'headrace stop {server_file}'"
+        )

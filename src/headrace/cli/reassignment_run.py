@@ -1,0 +1,292 @@
+"""Carry out a plan: check it against the cluster, begin it, wait for it with a progress bar.
+
+The moves are the controller's: they go on when this command is interrupted, and the same command,
+run again, waits for the same moves.
+"""
+
+import time
+from collections.abc import Mapping
+
+from headrace.cli import output, values
+from headrace.cli.reassignment_plan import Assignment, Move, Partition, moves, name_of
+from headrace.cli.reassignment_requests import (
+    ReplicaSizes,
+    Snapshot,
+    alter_reassignments,
+    list_reassignments,
+    names,
+    replica_sizes,
+    snapshot,
+)
+from headrace.cli.reassignment_throttles import remove_throttles, set_rate, throttle
+from headrace.client.cluster import Cluster
+from headrace.client.errors import ClientError
+
+_POLL_S = 0.5
+_FIRST_POLL_S = 0.05
+_SIZES_INTERVAL_S = 2.0
+_BAR_WIDTH = 30
+_STALLED_AFTER_S = 30.0
+_METADATA_AGE_S_MAX = 10.0
+
+
+def check_targets(cluster_now: Snapshot, targets: Assignment, planned_for: Assignment) -> None:
+    """Refuse what the controller would refuse, by the name of the partition, and outdated plans."""
+    assigned = cluster_now.assigned
+    live = cluster_now.view.brokers
+    for partition, target in targets.items():
+        name = name_of(partition)
+        if partition not in assigned:
+            topic, number = partition
+            existing = [p for t, p in assigned if t == topic]
+            raise output.CommandFailed(
+                f"{name}: topic {topic} has no partition {number}"
+                if existing
+                else f"{name}: topic {topic} does not exist"
+            )
+        current = assigned[partition]
+        unknown = [broker for broker in target if broker not in live and broker not in current]
+        if unknown:
+            raise output.CommandFailed(
+                f"{name}: broker {unknown[0]} is not registered; it cannot get a replica. Live "
+                f"brokers: {', '.join(map(str, live))}"
+            )
+        moving = cluster_now.reassigning.get(partition)
+        is_on_its_way = current == target or (moving is not None and moving.target == target)
+        if partition in planned_for and planned_for[partition] != current and not is_on_its_way:
+            raise output.CommandFailed(
+                f"{name}: the plan is out of date. It was made for the replicas "
+                f"{_listed(planned_for[partition])}, but the partition has {_listed(current)} now. "
+                "Make it again with 'headrace reassign generate' or 'plan --out'"
+            )
+
+
+def check_in_progress(cluster_now: Snapshot, targets: Assignment, *, additional: bool) -> None:
+    """Refuse to replace or to join other moves, unless the user says so."""
+    if additional:
+        return
+    for partition, moving in sorted(cluster_now.reassigning.items()):
+        if partition in targets and moving.target != targets[partition]:
+            raise output.CommandFailed(
+                f"{name_of(partition)} is being reassigned to {_listed(moving.target)}. Wait for "
+                "it ('headrace reassign list'), cancel it ('headrace reassign cancel'), or "
+                "replace it with --additional"
+            )
+    others = [partition for partition in cluster_now.reassigning if partition not in targets]
+    if others:
+        raise output.CommandFailed(
+            f"another reassignment is in progress: {names(others)}. Wait for it ('headrace "
+            "reassign list'), or use --additional to begin this one beside it"
+        )
+
+
+def planned(cluster: Cluster, cluster_now: Snapshot, targets: Assignment) -> list[Move]:
+    """The moves that are left to do, with the bytes of each."""
+    sizes = replica_sizes(cluster, cluster_now.view.brokers.values())
+    return moves(cluster_now.assigned, targets, sizes.of_leader(cluster_now.view))
+
+
+def begin(cluster: Cluster, now: Snapshot, todo: list[Move], rate: int | None) -> None:
+    """Throttle the moves and begin them. If one is refused, none of them stays begun."""
+    if rate is not None:
+        throttle(cluster, todo, rate, now.view.brokers)
+    refused = alter_reassignments(
+        cluster, {(move.topic, move.partition): move.target for move in todo}
+    )
+    if not refused:
+        return
+    begun = [m for m in todo if (m.topic, m.partition) not in refused]
+    if begun:
+        alter_reassignments(cluster, dict.fromkeys(((m.topic, m.partition) for m in begun), None))
+    if rate is not None:
+        _unthrottle(cluster, {move.topic for move in todo})
+    for partition, why in refused.items():
+        output.error(f"{name_of(partition)}: {why}")
+    raise output.CommandFailed(
+        f"{values.counted(len(refused), 'partition')} refused; nothing is reassigned"
+    )
+
+
+def run_moves(
+    cluster: Cluster,
+    now: Snapshot,
+    todo: list[Move],
+    rate: int | None,
+    *,
+    waits: bool,
+    how_to_cancel: str,
+) -> bool:
+    """Begin the moves that are not begun yet, and wait for all; whether all are completed."""
+    if not todo:
+        return True
+    begun = {
+        partition
+        for partition, moving in now.reassigning.items()
+        for move in todo
+        if (move.topic, move.partition) == partition and moving.target == move.target
+    }
+    fresh = [move for move in todo if (move.topic, move.partition) not in begun]
+    if begun and rate is not None:
+        set_rate(cluster, now.view.brokers, rate)
+    if fresh:
+        begin(cluster, now, fresh, rate)
+    if not waits:
+        return False
+    completed = wait(cluster, todo, how_to_cancel=how_to_cancel)
+    end_throttles(cluster, {move.topic for move in todo})
+    if not completed:
+        raise output.CommandFailed(
+            "not all partitions have their new replicas: the reassignment was cancelled or "
+            "replaced, or a topic was deleted"
+        )
+    return True
+
+
+def wait(cluster: Cluster, todo: list[Move], *, how_to_cancel: str) -> bool:
+    """Wait until the moves are over; whether all partitions have their new replicas."""
+    progress = _Progress(cluster, todo, how_to_cancel)
+    pause_s = _FIRST_POLL_S
+    try:
+        while True:
+            left = _unfinished(cluster, todo)
+            if not left:
+                break
+            progress.show(left)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _POLL_S)
+    except KeyboardInterrupt:
+        output.progress_over()
+        output.note(
+            "The reassignment goes on in the cluster. Run the same command again to wait for it, "
+            f"or cancel it: {how_to_cancel}"
+        )
+        raise
+    output.progress_over()
+    # A broker may hear of the new replicas a little later than the controller ends the move.
+    give_up_at = time.monotonic() + _METADATA_AGE_S_MAX
+    while not _has_targets(snapshot(cluster), todo):
+        if time.monotonic() > give_up_at:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def _has_targets(now: Snapshot, todo: list[Move]) -> bool:
+    assigned = now.assigned
+    return all(assigned.get((move.topic, move.partition)) == move.target for move in todo)
+
+
+def end_throttles(cluster: Cluster, topics: set[str]) -> bool:
+    """Remove the throttles, unless other moves are in progress, which may need them."""
+    if list_reassignments(cluster):
+        return False
+    _unthrottle(cluster, topics)
+    return True
+
+
+def _unthrottle(cluster: Cluster, topics: set[str]) -> None:
+    now = snapshot(cluster)
+    existing = {one.topic for one in now.view.partitions}
+    remove_throttles(cluster, topics & existing, now.view.brokers)
+
+
+def _unfinished(cluster: Cluster, todo: list[Move]) -> list[Move]:
+    reassigning = list_reassignments(cluster)
+    return [move for move in todo if (move.topic, move.partition) in reassigning]
+
+
+class _Progress:
+    """The progress bar, and what the operator must know: a broker that is down, a full disk."""
+
+    def __init__(self, cluster: Cluster, todo: list[Move], how_to_cancel: str) -> None:
+        self._cluster = cluster
+        self._todo = todo
+        self._how_to_cancel = how_to_cancel
+        self._total = sum(move.bytes_to_copy for move in todo)
+        self._copied = 0
+        self._looked_at = float("-inf")
+        self._advanced_at = self._started_at = time.monotonic()
+        self._last: tuple[int, int] = (-1, -1)
+        self._said: set[str] = set()
+
+    def show(self, left: list[Move]) -> None:
+        now = time.monotonic()
+        if now - self._looked_at > _SIZES_INTERVAL_S:
+            self._looked_at = now
+            self._look(left)
+        if (len(left), self._copied) != self._last:
+            self._last, self._advanced_at = (len(left), self._copied), now
+        share = self._copied / self._total if self._total else 0.0
+        done = len(self._todo) - len(left)
+        bar = "█" * round(min(1.0, share) * _BAR_WIDTH)
+        elapsed = max(0.1, now - self._started_at)
+        output.progress(
+            f"[{bar.ljust(_BAR_WIDTH)}] {share:4.0%}  {done:,} of "
+            f"{values.counted(len(self._todo), 'partition')}  "
+            f"{values.readable_size(self._copied)} of {values.readable_size(self._total)}  "
+            f"{values.readable_size(round(self._copied / elapsed))}/s"
+        )
+        if now - self._advanced_at > _STALLED_AFTER_S:
+            waiting = [(move.topic, move.partition) for move in left]
+            self._say(
+                f"no progress for {_STALLED_AFTER_S:.0f} s: {names(waiting)}. See the logs of the "
+                f"brokers, or cancel: {self._how_to_cancel}"
+            )
+
+    def _look(self, left: list[Move]) -> None:
+        try:
+            view = snapshot(self._cluster).view
+            sizes = replica_sizes(self._cluster, view.brokers.values())
+        except ClientError:
+            return  # the controller moved; the next look succeeds
+        self._copied = self._copied_of(left, sizes)
+        for broker in sorted({broker for move in left for broker in move.target}):
+            if broker not in view.brokers:
+                self._say(
+                    f"broker {broker} is not registered; the reassignment waits for it. Start "
+                    f"it, or cancel: {self._how_to_cancel}"
+                )
+            elif broker in sizes.troubles:
+                self._say(f"broker {broker}: {sizes.troubles[broker]}")
+
+    def _copied_of(self, left: list[Move], sizes: ReplicaSizes) -> int:
+        waiting = {(move.topic, move.partition) for move in left}
+        copied = 0
+        for move in self._todo:
+            partition: Partition = (move.topic, move.partition)
+            if partition not in waiting:
+                copied += move.bytes_to_copy
+                continue
+            held = (sizes.by_replica.get((partition, broker), 0) for broker in move.added)
+            copied += sum(min(size, move.size) for size in held)
+        return copied
+
+    def _say(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            output.progress_over()
+            output.note(text)
+
+
+def _listed(brokers: list[int]) -> str:
+    return ",".join(map(str, brokers))
+
+
+def statuses(cluster_now: Snapshot, targets: Mapping[Partition, list[int]]) -> dict[Partition, str]:
+    """For each partition: completed, in progress, or why it is neither."""
+    assigned = cluster_now.assigned
+    found = {}
+    for partition, target in targets.items():
+        moving = cluster_now.reassigning.get(partition)
+        if partition not in assigned:
+            found[partition] = "does not exist"
+        elif moving is not None:
+            same = moving.target == target
+            found[partition] = (
+                "in progress" if same else f"being reassigned to {_listed(moving.target)}"
+            )
+        elif assigned[partition] == target:
+            found[partition] = "completed"
+        else:
+            found[partition] = f"has the replicas {_listed(assigned[partition])}"
+    return found

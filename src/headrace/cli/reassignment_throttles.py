@@ -1,0 +1,126 @@
+"""The replication throttle of a reassignment: set before it begins, removed when it is over.
+
+As Kafka's tools do: two settings of each topic name the replicas, and two settings of each broker
+the rate. A leader sends to the replicas that are added no faster than the rate, and these fetch no
+faster. Replicas in sync are not throttled.
+"""
+
+from collections.abc import Container, Iterable, Sequence
+
+from headrace.cli.client import code_name
+from headrace.cli.cluster_view import read_topic_settings
+from headrace.cli.output import CommandFailed, note
+from headrace.cli.reassignment_plan import Move
+from headrace.client.cluster import Cluster
+from headrace.client.errors import Disconnected
+from headrace.model.settings.resources import AlterOperation, ResourceType
+from headrace.wire import messages as m
+
+LEADER_REPLICAS = "leader.replication.throttled.replicas"
+FOLLOWER_REPLICAS = "follower.replication.throttled.replicas"
+_RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+
+Changes = Sequence[tuple[str, str | None]]  # a setting and its value; None restores the default
+
+
+def throttle(cluster: Cluster, moves: Iterable[Move], rate: int, live: Container[int]) -> None:
+    """Limit the moves to ``rate`` bytes per second and broker; only ``live`` brokers copy."""
+    leaders: dict[str, list[str]] = {}
+    followers: dict[str, list[str]] = {}
+    brokers: set[int] = set()
+    for move in moves:
+        leaders.setdefault(move.topic, []).extend(f"{move.partition}:{b}" for b in move.current)
+        followers.setdefault(move.topic, []).extend(f"{move.partition}:{b}" for b in move.added)
+        brokers.update(move.current, move.target)
+    existing = read_topic_settings(cluster, sorted(leaders), [LEADER_REPLICAS, FOLLOWER_REPLICAS])
+    for broker in sorted(broker for broker in brokers if broker in live):
+        _change_broker(cluster, broker, [(name, str(rate)) for name in _RATES])
+    for topic, replicas in leaders.items():
+        before = {setting.name: setting.value or "" for setting in existing.get(topic, ())}
+        _change_topic(
+            cluster,
+            topic,
+            [
+                (LEADER_REPLICAS, _joined(before.get(LEADER_REPLICAS, ""), replicas)),
+                (FOLLOWER_REPLICAS, _joined(before.get(FOLLOWER_REPLICAS, ""), followers[topic])),
+            ],
+        )
+
+
+def set_rate(cluster: Cluster, brokers: Iterable[int], rate: int) -> None:
+    for broker in brokers:
+        _change_broker(cluster, broker, [(name, str(rate)) for name in _RATES])
+
+
+def remove_throttles(cluster: Cluster, topics: Iterable[str], brokers: Iterable[int]) -> None:
+    """Remove the throttles of these topics, and the rates of all ``brokers``."""
+    names = sorted(topics)
+    settings = read_topic_settings(cluster, names, [LEADER_REPLICAS, FOLLOWER_REPLICAS])
+    for topic in names:
+        if any(setting.value for setting in settings.get(topic, ())):
+            _change_topic(cluster, topic, [(LEADER_REPLICAS, None), (FOLLOWER_REPLICAS, None)])
+    for broker in brokers:
+        _change_broker(cluster, broker, [(name, None) for name in _RATES])
+
+
+def _joined(before: str, added: Iterable[str]) -> str:
+    """Replicas that are throttled already stay so."""
+    return ",".join(dict.fromkeys([*(one for one in before.split(",") if one), *added]))
+
+
+def _change_topic(cluster: Cluster, topic: str, changes: Changes) -> None:
+    request = _request(ResourceType.TOPIC, topic, changes)
+    answer = cluster.ask_controller(
+        request,
+        m.IncrementalAlterConfigsResponse,
+        lambda response: [one.error_code for one in response.responses],
+        f"changing the throttle of topic {topic}",
+    )
+    _check(answer, f"topic {topic}")
+
+
+def _change_broker(cluster: Cluster, broker: int, changes: Changes) -> None:
+    """A broker changes its own settings. One that does not answer copies nothing either."""
+    request = _request(ResourceType.BROKER, str(broker), changes)
+    try:
+        answer = cluster.ask(broker, request, m.IncrementalAlterConfigsResponse)
+    except Disconnected as failure:
+        note(
+            f"the throttle of broker {broker} is unchanged: {failure}. Check it with 'headrace "
+            f"configs get broker {broker} --changed' when the broker is back"
+        )
+        return
+    _check(answer, f"broker {broker}")
+
+
+def _request(
+    resource_type: ResourceType, name: str, changes: Changes
+) -> m.IncrementalAlterConfigsRequest:
+    kind = m.IncrementalAlterConfigsRequest
+    return kind(
+        resources=[
+            kind.AlterConfigsResource(
+                resource_type=resource_type,
+                resource_name=name,
+                configs=[
+                    kind.AlterableConfig(
+                        name=setting,
+                        config_operation=AlterOperation.DELETE
+                        if value is None
+                        else AlterOperation.SET,
+                        value=value,
+                    )
+                    for setting, value in changes
+                ],
+            )
+        ]
+    )
+
+
+def _check(answer: m.IncrementalAlterConfigsResponse, what: str) -> None:
+    for one in answer.responses:
+        if one.error_code:
+            raise CommandFailed(
+                f"changing the throttle of {what}: {code_name(one.error_code)}: "
+                f"{one.error_message or 'no reason given'}"
+            )
