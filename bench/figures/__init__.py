@@ -11,6 +11,7 @@ from bench.figures import (
     limits,
     many_partitions,
     memory,
+    pipeline,
     ship,
     spark,
     start,
@@ -52,6 +53,8 @@ FIGURES: dict[str, Callable[[Run], list[Row]]] = {
     "spark-stream": spark.streaming,
     "spark-filter": spark.filtering,
     "readers": spark.readers,
+    "pipeline-live": pipeline.live,
+    "pipeline-state": pipeline.week,
     "warehouse-load": warehouse.loading,
     "warehouse-commits": warehouse.committing,
 }

@@ -118,6 +118,7 @@ class Batches:
         self.rows: dict[str, dict[int, pa.Table]] = {}
         self._seen: dict[str, set[str]] = {}
         self._inputs: list[dict[str, Any]] = []
+        self._collected: dict[Any, pa.Table] = {}  # the rows of steps in one batch
 
     def run(self, events: Mapping[str, pa.Table]) -> None:
         """Run the next batch: rows by topic; a topic that is not named has none."""
@@ -197,10 +198,13 @@ class Batches:
     def _run(self, number: int) -> None:
         known = dict(self._inputs[number])
         for name in self._sinks:
-            rows = self._call(name, number, known).toArrow()
+            rows = self._arrow(self._call(name, number, known))
             self.rows.setdefault(name, {})[number] = rows
-        for frame in known.values():
-            frame.unpersist()
+        self._collected.clear()
+
+    def _arrow(self, frame: Any) -> pa.Table:
+        """The rows of a frame. Those of a step are known."""
+        return self._collected[frame] if frame in self._collected else frame.toArrow()
 
     def _call(self, name: str, number: int, known: dict[str, Any]) -> Any:
         function = self._functions[name]
@@ -223,7 +227,10 @@ class Batches:
     def _step(self, name: str, number: int, known: dict[str, Any]) -> Any:
         """The rows of a step, computed once."""
         rows = self._call(name, number, known)
-        return self._spark.createDataFrame(rows.toArrow(), rows.schema)
+        collected = rows.toArrow()
+        frame = self._spark.createDataFrame(collected, rows.schema)
+        self._collected[frame] = collected
+        return frame
 
     def _before(self, name: str, number: int) -> Any:
         """The rows of a table before a batch, one per key."""

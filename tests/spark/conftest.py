@@ -15,6 +15,9 @@ import pytest
 from headrace.spark.demo import why_not
 from tests.spark.kit import Collected, Topics, with_options
 
+BATCHES = (1, 7)
+MANY_BATCHES, ALL_ROUNDS = 1_000, 20
+
 # Before a JVM starts: Spark's Python workers must be this interpreter, not the path's.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
@@ -26,6 +29,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if missing is not None:
         for item in ours:
             item.add_marker(pytest.mark.skip(reason=missing))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """``batches``: into how many batches a test cuts its events; BATCHES of the module says how."""
+    if "batches" in metafunc.fixturenames:
+        counts = getattr(metafunc.module, "BATCHES", BATCHES)
+        many = pytest.param(MANY_BATCHES, marks=pytest.mark.torture)
+        has_all = metafunc.config.getoption("--torture-rounds") >= ALL_ROUNDS
+        metafunc.parametrize("batches", [*counts, many] if has_all else counts, scope="module")
+
+
+@pytest.fixture
+def batch_counts(torture_rounds: int) -> tuple[int, ...]:
+    """The same, for a test that compares what different numbers of batches give."""
+    return (*BATCHES, MANY_BATCHES) if torture_rounds >= ALL_ROUNDS else BATCHES
 
 
 @pytest.fixture(scope="session")

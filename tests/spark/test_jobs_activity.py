@@ -8,10 +8,18 @@ import pyarrow as pa
 import pytest
 
 from headrace.pipeline.jobs import activity
-from tests.spark.batches import Batches, arrivals, computed_by_duckdb, sorted_rows
+from tests.spark.batches import (
+    Batches,
+    arrivals,
+    computed_by_duckdb,
+    small_data,
+    sorted_rows,
+)
 from tests.spark.streamed import streamed
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+BATCHES = (1, 7, "streamed")
 
 DAY = datetime(2026, 3, 7, 22, tzinfo=UTC)  # two days: the events go on past midnight
 HLL_ERROR = 0.05  # three times the standard error of 1.6 %
@@ -67,20 +75,21 @@ def raw():
     return events(seed=14)
 
 
-@pytest.fixture(scope="module", params=[1, 7, 12, "streamed"])
-def job(request, spark, raw, tmp_path_factory):
+@pytest.fixture(scope="module")
+def job(batches, spark, raw, tmp_path_factory):
     """The job after so many batches, of which the last ran twice; or after two runs as streams."""
-    if request.param == "streamed":
+    if batches == "streamed":
         with streamed(spark, "activity", tmp_path_factory.mktemp("warehouse")) as job:
             for batch in arrivals(raw, 2, seed=2):
                 job.run(batch)
             yield job
     else:
-        job = Batches(spark, activity)
-        for batch in arrivals(raw, request.param, seed=request.param):
-            job.run(batch)
-        job.run_last_again()
-        yield job
+        with small_data(spark):
+            job = Batches(spark, activity)
+            for batch in arrivals(raw, batches, seed=batches):
+                job.run(batch)
+            job.run_last_again()
+            yield job
 
 
 @pytest.fixture

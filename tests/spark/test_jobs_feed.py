@@ -153,7 +153,6 @@ def check(job, events):
     } == model.complete_feeds()
 
 
-@pytest.mark.parametrize("batches", [1, 7, 15])
 def test_batches_in_any_order_give_the_feeds_of_all_events(spark, batches):
     given = events(seed=5)
     with small_data(spark):

@@ -8,10 +8,18 @@ import pyarrow as pa
 import pytest
 
 from headrace.pipeline.jobs import operations
-from tests.spark.batches import Batches, arrivals, computed_by_duckdb, sorted_rows
+from tests.spark.batches import (
+    Batches,
+    arrivals,
+    computed_by_duckdb,
+    small_data,
+    sorted_rows,
+)
 from tests.spark.streamed import streamed
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+BATCHES = (1, 7, "streamed")
 
 START = datetime(2026, 3, 7, 23, 30, tzinfo=UTC)
 WAIT = timedelta(minutes=1)
@@ -70,20 +78,21 @@ def raw():
     return events(seed=14)
 
 
-@pytest.fixture(scope="module", params=[1, 7, 12, "streamed"])
-def job(request, spark, raw, tmp_path_factory):
+@pytest.fixture(scope="module")
+def job(batches, spark, raw, tmp_path_factory):
     """The job after so many batches, of which the last ran twice; or after two runs as streams."""
-    if request.param == "streamed":
+    if batches == "streamed":
         with streamed(spark, "operations", tmp_path_factory.mktemp("warehouse")) as job:
             for batch in arrivals(raw, 2, seed=2):
                 job.run(batch)
             yield job
     else:
-        job = Batches(spark, operations)
-        for batch in arrivals(raw, request.param, seed=request.param):
-            job.run(batch)
-        job.run_last_again()
-        yield job
+        with small_data(spark):
+            job = Batches(spark, operations)
+            for batch in arrivals(raw, batches, seed=batches):
+                job.run(batch)
+            job.run_last_again()
+            yield job
 
 
 @pytest.fixture(scope="module")

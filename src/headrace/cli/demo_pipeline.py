@@ -121,6 +121,8 @@ def _session(directory: Path) -> "Iterator[SparkSession]":
         spark = start_session(Path(scratch), master="local[2]", name="headrace-demo")
         # PySpark's own handler calls Spark first, in the middle of any other call.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        # The command prints what ends a query; Spark would add stack traces.
+        spark.sparkContext.setLogLevel("FATAL")
         try:
             yield spark
         finally:
@@ -266,33 +268,27 @@ class _Run:
 
     def go_on_live(self) -> None:
         """Events at a steady rate through all jobs, until Ctrl-C."""
+        from headrace.cli.pipeline_runs import stopped_by_interrupt
         from headrace.pipeline.generate.sending import generate_live
-        from headrace.pipeline.runner.directory import PipelineDirectory
         from headrace.pipeline.runner.run import run
 
         output.heading(f"\n7. Live: {_LIVE_RATE} events per second, until Ctrl-C")
         output.line(f"   headrace sql 'select * from alerts' --live -b {self._bootstrap}")
-        stop = threading.Event()
-        sending = threading.Thread(target=generate_live, args=(self._bootstrap, _LIVE_RATE, stop))
-        sending.start()
         shown_at: dict[str, float] = {}
-
-        def ask_to_stop(*_: object) -> None:
-            stop.set()
-            for job in JOBS:
-                PipelineDirectory(self._settings().state(job)).ask_to_stop()
-
-        before = signal.signal(signal.SIGINT, ask_to_stop)
-        try:
-            for batch in run(JOBS, self._spark, self._settings()):
-                now = time.monotonic()
-                if now - shown_at.get(batch.pipeline, 0.0) >= _SHOWN_EVERY_S:
-                    shown_at[batch.pipeline] = now
-                    output.line(f"   {_line(batch)}")
-        finally:
-            stop.set()
-            sending.join()
-            signal.signal(signal.SIGINT, before)
+        with stopped_by_interrupt() as stop:
+            sending = threading.Thread(
+                target=generate_live, args=(self._bootstrap, _LIVE_RATE, stop)
+            )
+            sending.start()
+            try:
+                for batch in run(JOBS, self._spark, self._settings(), stop):
+                    now = time.monotonic()
+                    if now - shown_at.get(batch.pipeline, 0.0) >= _SHOWN_EVERY_S:
+                        shown_at[batch.pipeline] = now
+                        output.line(f"   {_line(batch)}")
+            finally:
+                stop.set()
+                sending.join()
 
 
 def _lines(rows: list[list[str]]) -> None:

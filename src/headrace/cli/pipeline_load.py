@@ -4,7 +4,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -18,13 +18,16 @@ from headrace.cli.options import (
     OutputFormat,
 )
 from headrace.cli.pipeline_options import (
+    Archives,
     Master,
+    SparkSettings,
     StorageOptions,
     TableOption,
     bad_share,
     require_spark,
     require_tables,
     source_options,
+    spark_config,
     table_location,
 )
 
@@ -152,6 +155,8 @@ def load(
     more: SourceOption = None,
     storage: StorageOptions = None,
     master: Master = "local[*]",
+    archives: Archives = None,
+    conf: SparkSettings = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
     client_file: ClientFile = None,
@@ -188,12 +193,20 @@ def load(
         share,
     )
     report = _report_json if format is Format.JSON else report_progress
-    _run(checked, master, report, forever=every is not None, since=since)
+    session = _Session(master, spark_config(archives, conf))
+    _run(checked, session, report, forever=every is not None, since=since)
+
+
+class _Session(NamedTuple):
+    """What the Spark session of a load needs."""
+
+    master: str
+    config: Mapping[str, str]
 
 
 def _run(
     settings: "LoadSettings",
-    master: str,
+    session: _Session,
     report: "Report",
     *,
     forever: bool,
@@ -213,7 +226,9 @@ def _run(
     with tempfile.TemporaryDirectory(
         prefix="headrace-load-", ignore_cleanup_errors=True
     ) as scratch:
-        spark = start_spark(Path(scratch), master=master, name="headrace-load")
+        spark = start_spark(
+            Path(scratch), master=session.master, name="headrace-load", config=session.config
+        )
         try:
             loader = Load(spark, settings)
             try:

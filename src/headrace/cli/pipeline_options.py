@@ -41,6 +41,32 @@ Warehouse = Annotated[
     Path, typer.Option("--warehouse", metavar="DIR", help="Directory of the tables.")
 ]
 Master = Annotated[str, typer.Option("--master", metavar="URL", help="Spark master.")]
+Archives = Annotated[
+    str | None,
+    typer.Option(
+        "--archives",
+        metavar="FILE",
+        help="Archive of Python packages for the executors of a cluster: .tar.gz or .zip.",
+    ),
+]
+SparkSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--conf", metavar="KEY=VALUE", help="Setting of the Spark session; may be repeated."
+    ),
+]
+_PACKAGES = "packages"  # the directory of the archive on an executor
+
+
+def spark_config(archives: str | None, given: Sequence[str] | None) -> dict[str, str]:
+    """The settings of a Spark session for these options."""
+    found = {}
+    if archives is not None:
+        if not Path(archives).is_file() and "://" not in archives:
+            raise values.wrong(f"--archives {archives}: there is no such file")
+        found["spark.archives"] = f"{archives}#{_PACKAGES}"
+        found["spark.executorEnv.PYTHONPATH"] = f"./{_PACKAGES}"
+    return found | values.pairs(given or (), "--conf")
 
 
 def source_options(

@@ -1,6 +1,8 @@
 """``headrace pipeline plan``, ``run``, ``test``, ``backfill``, ``state`` and ``stop``."""
 
+import signal
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,13 +22,16 @@ from headrace.cli.options import (
     OutputFormat,
 )
 from headrace.cli.pipeline_options import (
+    Archives,
     Master,
     PipelineArgument,
+    SparkSettings,
     Warehouse,
     bad_share,
     local_directory,
     require_spark,
     source_options,
+    spark_config,
 )
 
 if TYPE_CHECKING:
@@ -112,6 +117,8 @@ def run(
     bad_max: BadMax = "5%",
     warehouse: Warehouse = Path("warehouse"),
     master: Master = "local[*]",
+    archives: Archives = None,
+    conf: SparkSettings = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
     client_file: ClientFile = None,
@@ -126,18 +133,16 @@ def run(
     )
     if batch_records is not None:
         chosen = chosen._replace(batch_records_max=batch_records)
-    with _session(files, master, is_short=once) as spark:
+    config = spark_config(archives, conf)
+    with _session(files, master, config, is_short=once) as spark:
         from headrace.pipeline.runner.run import run as run_files
 
-        try:
-            for done in run_files(files, spark, chosen):
+        with stopped_by_interrupt() as stop:
+            for done in run_files(files, spark, chosen, stop):
                 if format is Format.JSON:
                     output.line_of_json(done._asdict())
                 else:
                     output.line(progress_line(done))
-        except KeyboardInterrupt:
-            if once:
-                raise
 
 
 def test(
@@ -171,6 +176,8 @@ def backfill(
     until: Until = None,
     warehouse: Warehouse = Path("warehouse"),
     master: Master = "local[*]",
+    archives: Archives = None,
+    conf: SparkSettings = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
     client_file: ClientFile = None,
@@ -179,7 +186,7 @@ def backfill(
     """Compute tables again from raw tables and topics."""
     first, end = _instant(since, "--since"), _instant(until, "--until")
     chosen = _settings(warehouse, bootstrap, settings, client_file)
-    with _session([file], master) as spark:
+    with _session([file], master, spark_config(archives, conf)) as spark:
         from headrace.pipeline.runner.backfill import Span
         from headrace.pipeline.runner.backfill import backfill as compute
 
@@ -232,6 +239,27 @@ def stop(file: PipelineArgument, warehouse: Warehouse = Path("warehouse")) -> No
     output.line(f"stopped {name}")
 
 
+@contextmanager
+def stopped_by_interrupt() -> Iterator[threading.Event]:
+    """Set by the first Ctrl-C. A second one raises KeyboardInterrupt.
+
+    An exception in the middle of a call to the JVM would leave its connection unusable.
+    """
+    asked = threading.Event()
+
+    def ask(number: int, frame: Any) -> None:
+        if asked.is_set():
+            signal.default_int_handler(number, frame)
+        asked.set()
+        output.note("finishing the batches; press Ctrl-C again to stop at once")
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 # --- shared -------------------------------------------------------------------------------
 
 
@@ -246,7 +274,13 @@ def _settings(
 
 
 @contextmanager
-def _session(files: Sequence[str], master: str, *, is_short: bool = True) -> Iterator[Any]:
+def _session(
+    files: Sequence[str],
+    master: str,
+    config: Mapping[str, str] | None = None,
+    *,
+    is_short: bool = True,
+) -> Iterator[Any]:
     """A Spark session, with failures as the command line shows them."""
     require_spark("a pipeline")
     from pyspark.errors import PySparkException
@@ -264,7 +298,11 @@ def _session(files: Sequence[str], master: str, *, is_short: bool = True) -> Ite
             prefix="headrace-pipeline-", ignore_cleanup_errors=True
         ) as scratch:
             spark = start_session(
-                Path(scratch), master=master, name="headrace-pipeline", is_short=is_short
+                Path(scratch),
+                master=master,
+                name="headrace-pipeline",
+                config=config,
+                is_short=is_short,
             )
             # The command prints what ends a query; Spark would add stack traces.
             spark.sparkContext.setLogLevel("FATAL")

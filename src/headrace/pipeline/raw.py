@@ -1,11 +1,15 @@
 """The raw tables: every topic of the activity events, loaded into a table of its own."""
 
+import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.pipeline.events import EVENT_TIME, RAW, SCHEMAS
+from headrace.pipeline.runner.session import pool_of
 from headrace.pipeline.warehouse.load import Load, Progress
 from headrace.pipeline.warehouse.rows import EventTime
 from headrace.pipeline.warehouse.settings import LoadSettings
@@ -15,6 +19,7 @@ if TYPE_CHECKING:
 
 # A load waits for the driver as long as for its tasks, so another one can use the cores.
 _LOADS_AT_ONCE = 2
+_TRIGGER_MS = 10_000  # its share of the cores is that of a query with this trigger
 
 
 def load_events(
@@ -35,6 +40,34 @@ def load_events(
     with ThreadPoolExecutor(_LOADS_AT_ONCE) as pool:
         for loaded in [pool.submit(load, topic) for topic in SCHEMAS]:
             loaded.result()
+
+
+def keep_events_loaded(
+    spark: "SparkSession",
+    source: Mapping[str, str],
+    warehouse: Path,
+    commit_age_s: float,
+    report: Callable[[str, Progress], None],
+    stop: threading.Event,
+) -> None:
+    """Load until ``stop`` is set. No record waits longer than the age, as long as this keeps up."""
+    with ExitStack() as stack:
+        loads = {
+            topic: stack.enter_context(closing(Load(spark, raw_settings(topic, source, warehouse))))
+            for topic in SCHEMAS
+        }
+
+        def load(topic: str) -> None:
+            spark.sparkContext.setLocalProperty("spark.scheduler.pool", pool_of(_TRIGGER_MS))
+            loads[topic].once(lambda batch: report(topic, batch))
+
+        pool = stack.enter_context(ThreadPoolExecutor(_LOADS_AT_ONCE))
+        took_s = 0.0
+        while not stop.wait(max(0.0, commit_age_s - 2 * took_s)):
+            began_at = time.monotonic()
+            for loaded in [pool.submit(load, topic) for topic in SCHEMAS]:
+                loaded.result()
+            took_s = time.monotonic() - began_at
 
 
 def raw_settings(topic: str, source: Mapping[str, str], warehouse: Path) -> LoadSettings:

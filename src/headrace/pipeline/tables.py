@@ -32,6 +32,7 @@ from headrace.pipeline.warehouse.batch import Batch, NewFile, Numbered, TableFil
 from headrace.pipeline.warehouse.files import PartitionedFiles
 from headrace.pipeline.warehouse.offsets import Decision
 from headrace.pipeline.warehouse.table import Table, now_ms, open_or_create, open_table
+from headrace.spark.workers import settle
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -99,21 +100,17 @@ class JobTable:
         if self._has(batch):
             return Appended(0, is_repeated=True)
         written_at_ms = now_ms()
-        marked = _marked(rows, batch, written_at_ms)
-        schema = arrow_schema(marked.schema)
-        return self._commit(
-            write_files(marked, self.location, schema), schema, batch, written_at_ms
-        )
+        schema = _marked_schema(rows)
+        files = write_files(rows, self.location, schema, _marks(batch, written_at_ms))
+        return self._commit(files, schema, batch, written_at_ms)
 
     def append_few(self, rows: pa.Table, batch: BatchName) -> Appended:
         """The same for rows that the driver has."""
         if self._has(batch):
             return Appended(0, is_repeated=True)
         written_at_ms = now_ms()
-        ours = {QUERY: batch.query, BATCH: batch.number, WRITTEN_AT: written_at_ms * 1000}
-        for field in to_arrow_schema(_OURS, timezone="UTC"):
-            column = pa.repeat(pa.scalar(ours[field.name]).cast(field.type), rows.num_rows)
-            rows = rows.append_column(field, column)
+        for name, mark in _marks(batch, written_at_ms).items():
+            rows = rows.append_column(name, pa.repeat(mark, rows.num_rows))
         files = PartitionedFiles(self.location, rows.schema, uuid.uuid4().hex[:12])
         for part in rows.to_batches():
             files.add((), part)
@@ -124,8 +121,11 @@ class JobTable:
         if table is None:
             return False
         table.update()
-        newest = table.recorded(self._txn(batch).txn_id)
-        return newest is not None and newest > batch.number
+        return self._recorded(table, batch) > batch.number
+
+    def _recorded(self, table: Table, batch: BatchName) -> int:
+        """The number after the newest batch of a query that a version has; 0 without any."""
+        return table.recorded(self._txn(batch).txn_id) or 0
 
     def _txn(self, batch: BatchName) -> Numbered:
         return Numbered(f"{batch.query}/{self.name}", batch.number + 1)
@@ -171,10 +171,9 @@ class JobTable:
         began_ms = now_ms()
         old = table.files()
         spark = rows.sparkSession
-        marked = _marked(rows, batch, began_ms)
-        table.ensure_columns(arrow_schema(marked.schema))
+        table.ensure_columns(_marked_schema(rows))
         schema = table.file_schema()
-        added = write_files(marked, self.location, schema)
+        added = write_files(rows, self.location, schema, _marks(batch, began_ms))
         count = sum(file.row_count for file in added)
         if kept is not None and old:
             others = self._read(spark, table, old).where(kept)
@@ -217,7 +216,7 @@ class JobTable:
         if table is None or version == NO_VERSION:
             return spark.createDataFrame([], StructType(fields))
         rows = self._read(spark, table, table.files())
-        if before is not None:
+        if before is not None and self._recorded(table, before) > before.number:
             ours = (F.col(QUERY) == before.query) & (F.col(BATCH) >= before.number)
             rows = rows.where(~ours)
         merged = self._one_per_key(rows)
@@ -286,14 +285,19 @@ def read(spark: "SparkSession", location: Path, rules: Rules) -> "DataFrame":
     return JobTable(location, rules).shown(spark)
 
 
-def _marked(rows: "DataFrame", batch: BatchName, written_at_ms: int) -> "DataFrame":
-    return rows.withColumns(
-        {
-            QUERY: F.lit(batch.query),
-            BATCH: F.lit(batch.number).cast("long"),
-            WRITTEN_AT: F.timestamp_millis(F.lit(written_at_ms)),
-        }
-    )
+def _marks(batch: BatchName, written_at_ms: int) -> dict[str, pa.Scalar]:
+    """The columns that name a batch, each with one value.
+
+    Tasks add them. In a query of Spark they would be part of the code that Spark generates, and it
+    would compile that again for every batch.
+    """
+    found = {QUERY: batch.query, BATCH: batch.number, WRITTEN_AT: written_at_ms * 1000}
+    fields = to_arrow_schema(_OURS, timezone="UTC")
+    return {field.name: pa.scalar(found[field.name]).cast(field.type) for field in fields}
+
+
+def _marked_schema(rows: "DataFrame") -> pa.Schema:
+    return arrow_schema(StructType([*rows.schema.fields, *_OURS.fields]))
 
 
 # --- files ------------------------------------------------------------------------------
@@ -305,6 +309,7 @@ class _FileTask(NamedTuple):
     location: Path
     schema: pa.Schema
     name: str
+    marks: Mapping[str, pa.Scalar]
 
     def run(self, batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         context = TaskContext.get()
@@ -313,25 +318,39 @@ class _FileTask(NamedTuple):
         files = PartitionedFiles(self.location, self.schema, name)
         try:
             for batch in batches:
-                files.add((), _fitted(batch, self.schema))
+                files.add((), self._fitted(batch))
             result = pickle.dumps(files.finish())
         except BaseException:
             files.abandon()
             raise
+        settle()
         yield pa.RecordBatch.from_arrays([pa.array([result], pa.binary())], schema=_RESULT)
 
+    def _fitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        columns = [
+            pa.repeat(self.marks[field.name], batch.num_rows)
+            if field.name in self.marks
+            else batch.column(field.name).cast(field.type)
+            for field in self.schema
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
-def write_files(rows: "DataFrame", location: Path, schema: pa.Schema) -> tuple[NewFile, ...]:
-    """Write rows on the executors; none of the files belongs to the table yet."""
+
+def write_files(
+    rows: "DataFrame",
+    location: Path,
+    schema: pa.Schema,
+    marks: Mapping[str, pa.Scalar] | None = None,
+) -> tuple[NewFile, ...]:
+    """Write rows on the executors; none of the files belongs to the table yet.
+
+    ``marks`` are columns with one value, which ``rows`` do not have.
+    """
     location.mkdir(parents=True, exist_ok=True)
-    task = _FileTask(location, schema, uuid.uuid4().hex[:12])
-    results = rows.select(*schema.names).mapInArrow(task.run, "result binary").collect()
-    return tuple(file for row in results for file in pickle.loads(row.result))
-
-
-def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    columns = [batch.column(field.name).cast(field.type) for field in schema]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    task = _FileTask(location, schema, uuid.uuid4().hex[:12], marks or {})
+    names = [name for name in schema.names if name not in task.marks]
+    results = rows.select(*(f"`{name}`" for name in names)).mapInArrow(task.run, "result binary")
+    return tuple(file for row in results.collect() for file in pickle.loads(row.result))
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 from headrace.spark.cluster import shared_cluster
 from headrace.spark.failures import BadOption
 from headrace.spark.fetching import report_loss
-from headrace.spark.offsets import Offsets, Range, resolve, split
+from headrace.spark.offsets import Offsets, Range, join, resolve, split
 from headrace.spark.options import SourceOptions
 from headrace.spark.pushdown import Bounds, bounds_of, narrow
 from headrace.spark.reading import RangePartition, read_partition
@@ -72,12 +72,11 @@ class BatchReader(DataSourceReader):
         for place, first in starts.items():
             if first < ends[place]:
                 ranges.append(Range(place, first, ends[place]))
-        return [
-            RangePartition(range_, topics_metadata[range_.place.topic].topic_id)
-            for range_ in split(
-                ranges, partitions_min=options.partitions_min, rows_max=options.task_rows_max
-            )
-        ]
+        pieces = split(
+            ranges, partitions_min=options.partitions_min, rows_max=options.task_rows_max
+        )
+        ids = {name: metadata.topic_id for name, metadata in topics_metadata.items()}
+        return [RangePartition(joined, ids) for joined in join(pieces, options.task_rows_min)]
 
     def _check_order(self, starts: Offsets, ends: Offsets) -> None:
         """A start after its end is a wrong option, or the log has lost the records between."""

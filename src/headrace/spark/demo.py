@@ -200,7 +200,10 @@ def start_spark(
     """A session that prints only errors; ``directory`` holds its files."""
     from pyspark.sql import SparkSession
 
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if master.startswith("local") or "PYSPARK_PYTHON" not in os.environ:
+        # The executors of a cluster may have another Python.
+        os.environ["PYSPARK_PYTHON"] = sys.executable
     directory.mkdir(parents=True, exist_ok=True)
     quiet = directory / "log4j2.properties"
     quiet.write_text(_ERRORS_ONLY)

@@ -285,6 +285,18 @@ def split(
     ]
 
 
+def join(ranges: Sequence[Range], rows_min: int | None) -> list[tuple[Range, ...]]:
+    """The ranges of each task: one, or as many as have ``rows_min`` records together."""
+    tasks: list[tuple[Range, ...]] = []
+    joined: list[Range] = []
+    for range_ in ranges:
+        joined.append(range_)
+        if sum(one.size for one in joined) >= (rows_min or 1):
+            tasks.append(tuple(joined))
+            joined = []
+    return [*tasks, tuple(joined)] if joined else tasks
+
+
 def _cut(range_: Range, pieces: int) -> list[Range]:
     borders = [range_.first_offset + range_.size * number // pieces for number in range(pieces + 1)]
     return [

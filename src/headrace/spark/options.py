@@ -28,8 +28,9 @@ READ_OPTIONS = (
     *_SUBSCRIPTION, *_STREAM_ONLY, *BATCH_ONLY, *VALUE_OPTIONS, "columns",
     "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets",
     "startingOffsetsByTimestampStrategy", "failOnDataLoss", "includeHeaders", "minPartitions",
-    "maxRecordsPerPartition", "groupIdPrefix", "pushFilters", "timestampDisorder",
-    "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
+    "maxRecordsPerPartition", "minRecordsPerTask", "groupIdPrefix", "pushFilters",
+    "timestampDisorder", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
 )  # fmt: skip
 WRITE_OPTIONS = (
     "topic", "includeHeaders", "delivery", "delivery.id", "delivery.batch", "delivery.markerTopic",
@@ -66,6 +67,7 @@ class SourceOptions(NamedTuple):
     columns: tuple[str, ...]
     partitions_min: int | None
     task_rows_max: int | None
+    task_rows_min: int | None
     trigger_rows_max: int | None
     trigger_rows_min: int | None
     trigger_delay_ms_max: int
@@ -134,6 +136,7 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         columns=tuple(c.strip() for c in plain.get("columns", "").split(",") if c.strip()),
         partitions_min=_positive(plain, "minPartitions"),
         task_rows_max=_positive(plain, "maxRecordsPerPartition"),
+        task_rows_min=_positive(plain, "minRecordsPerTask"),
         trigger_rows_max=trigger_rows_max,
         trigger_rows_min=trigger_rows_min,
         trigger_delay_ms_max=_duration_ms(plain, "maxTriggerDelay", "15m"),

@@ -1,6 +1,6 @@
-"""Reads one range of one partition into Arrow batches: the work of one task, on an executor."""
+"""Reads ranges of partitions into Arrow batches: the work of one task, on an executor."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
@@ -8,7 +8,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from headrace.arrow.rows import RejectedRecord, RowBuilder
-from headrace.spark.cluster import shared_cluster
+from headrace.spark.cluster import NO_TOPIC_ID, shared_cluster
 from headrace.spark.dead_letters import DeadLetters
 from headrace.spark.failures import PipelineError
 from headrace.spark.fetching import RangeReader
@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 
 
 class RangePartition(InputPartition):
-    """The range that one task reads, and the ID of its topic."""
+    """The ranges that one task reads, and the IDs of their topics by name."""
 
-    def __init__(self, range_: Range, topic_id: bytes) -> None:
-        super().__init__(range_)
-        self.range = range_
-        self.topic_id = topic_id
+    def __init__(self, ranges: Sequence[Range], topic_ids: Mapping[str, bytes]) -> None:
+        super().__init__(ranges)
+        self.ranges = ranges
+        self.topic_ids = {
+            range_.place.topic: topic_ids.get(range_.place.topic, NO_TOPIC_ID) for range_ in ranges
+        }
 
 
 def read_partition(
@@ -37,25 +39,26 @@ def read_partition(
     if not isinstance(partition, RangePartition):
         return  # Spark makes an empty partition if there is nothing to read
     cluster = shared_cluster(options.client)
-    reader = RangeReader(cluster, partition.range, partition.topic_id, options.fetch)
     letters = None
     if options.value.on_bad == "topic":
         # A client of its own: the reader's has a fetch in flight while letters are sent.
         client = options.client._replace(client_id=f"{options.client.client_id}-letters")
         letters = DeadLetters(shared_cluster(client), options.value.bad_topic)
-    rows = _row_builder(options, schema, partition, letters)
-    for records in reader:
-        yield from rows.batches(records)
-        if letters is not None:
-            # Before the task can succeed: a killed worker must not lose a bad record.
-            letters.send()
+    for range_ in partition.ranges:
+        topic_id = partition.topic_ids[range_.place.topic]
+        rows = _row_builder(options, schema, range_, letters)
+        for records in RangeReader(cluster, range_, topic_id, options.fetch):
+            yield from rows.batches(records)
+            if letters is not None:
+                # Before the task can succeed: a killed worker must not lose a bad record.
+                letters.send()
     settle()
 
 
 def _row_builder(
     options: SourceOptions,
     schema: StructType,
-    partition: RangePartition,
+    range_: Range,
     letters: DeadLetters | None,
 ) -> RowBuilder:
     arrow_schema = to_arrow_schema(schema, timezone="UTC")
@@ -70,7 +73,7 @@ def _row_builder(
         reject = fail_on_bad
     return RowBuilder(
         arrow_schema,
-        partition.range.place,
+        range_.place,
         parse,
         bad_column=value.bad_column if value.name else "",
         reject=reject,

@@ -7,9 +7,10 @@ their rows, and the driver sends all of them in one transaction (exactly_once.py
 import functools
 import hashlib
 import logging
+import pickle
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -36,6 +37,9 @@ from headrace.spark.producing import BatchSender, Identity, new_identity
 from headrace.spark.row_encoder import WRITTEN_COLUMNS, RowEncoder
 from headrace.spark.staging import StagedBatch, message_size_max, stage, unstaged
 from headrace.spark.workers import hasten, settle
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 log = logging.getLogger("headrace.spark")
 
@@ -229,6 +233,30 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Do nothing: Spark calls this also after a failed commit whose outcome is unknown."""
+
+
+class _WriteTask(NamedTuple):
+    """Writes the rows of one task, and gives the driver its message. Spark pickles it."""
+
+    writer: BatchWriter
+
+    def run(self, batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        message = pickle.dumps(self.writer.write(batches))
+        yield pa.RecordBatch.from_arrays([pa.array([message], pa.binary())], names=["message"])
+
+
+def write_frame(rows: "DataFrame", options: Mapping[str, str]) -> int:
+    """Write a frame as ``rows.write.format("headrace")`` does, and return the number of its rows.
+
+    For many small writes: Spark would ask four Python workers of the driver in turn, to find the
+    source, to plan, and to commit. This commits in the calling process. ``kafka.client.id`` must
+    name the calling thread, whose client is kept for the next call.
+    """
+    writer = batch_writer(options, rows.schema, overwrite=False)
+    told = rows.mapInArrow(_WriteTask(writer).run, "message binary").collect()
+    messages: list[WriterCommitMessage | None] = [pickle.loads(one.message) for one in told]
+    writer.commit(messages)
+    return sum(one.row_count for one in messages if isinstance(one, TaskMessage))
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:

@@ -35,6 +35,7 @@ from headrace.spark.group_progress import GroupProgress
 from headrace.spark.offsets import (
     Offsets,
     Range,
+    join,
     limited,
     limited_by_time,
     offsets_to_json,
@@ -292,11 +293,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             ranges.append(Range(place, first, offset_end))
         options = self._options
+        pieces = split(
+            ranges, partitions_min=options.partitions_min, rows_max=options.task_rows_max
+        )
         return [
-            RangePartition(range_, ended.topic_ids.get(range_.place.topic, NO_TOPIC_ID))
-            for range_ in split(
-                ranges, partitions_min=options.partitions_min, rows_max=options.task_rows_max
-            )
+            RangePartition(joined, ended.topic_ids)
+            for joined in join(pieces, options.task_rows_min)
         ]
 
     def _beginnings(self, began: StreamOffset, ended: StreamOffset) -> Offsets:

@@ -10,6 +10,7 @@ from headrace.spark.failures import BadOption
 from headrace.spark.offsets import (
     Range,
     check_limits,
+    join,
     limited,
     limited_by_time,
     offsets_from_json,
@@ -167,3 +168,10 @@ def test_large_partitions_are_cut_and_small_ones_are_not():
 
 def test_more_partitions_than_rows_gives_a_row_each():
     assert len(split([Range(A0, 5, 8)], partitions_min=10)) == 3
+
+
+def test_small_ranges_share_a_task_and_large_ones_have_their_own():
+    small, large, last = Range(A0, 0, 3), Range(A1, 0, 100), Range(B0, 7, 9)
+    assert join([small, last, large, small], 5) == [(small, last), (large,), (small,)]
+    assert join([small, large], None) == [(small,), (large,)]
+    assert join([], 5) == []

@@ -32,16 +32,19 @@ from headrace.pipeline.runner.expectations import (
 from headrace.pipeline.runner.kept import Kept
 from headrace.pipeline.runner.records import FATE, decoded, letters_of, rows_of, source_rows
 from headrace.pipeline.runner.settings import RunSettings
-from headrace.pipeline.tables import DELETED, NO_VERSION, BatchName, JobTable, Rules
+from headrace.pipeline.tables import DELETED, FOLD_FILES, NO_VERSION, BatchName, JobTable, Rules
 from headrace.pipeline.warehouse.bad_share import BadShare
 from headrace.spark.failures import PipelineError
+from headrace.spark.sink import write_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 log = logging.getLogger("headrace.pipeline")
 
-
+_SMALL_BATCH = 20_000  # records
+# A table that its own query reads, in every batch, is folded at fewer files than others.
+_FOLD_FILES_READ = 16
 # What each pipeline has read: distinct events by topic and minute of the record's timestamp.
 READS = "reads"
 READS_KEY = ("pipeline", "topic", "minute")
@@ -126,10 +129,9 @@ class Fanout:
         """Write one batch of deduplicated records. ``pinned`` are versions of other tables."""
         began_at = time.monotonic()
         kept = Kept(decoded(records, self.sources))
-        rows = kept.rows
-        inputs = _Inputs(self, rows, batch, pinned or {})
+        inputs = _Inputs(self, kept.rows, batch, pinned or {})
         try:
-            counts = _counts(rows)
+            counts = _counts(kept.rows)
             late, dropped = self._late(counts)
             verdicts = self._judge(inputs)
             told = [one for one in verdicts if one.node.name in self._counted]
@@ -140,9 +142,13 @@ class Fanout:
             if self._bad_shares:
                 self._expectations.append_few(rule_counts(self._pipeline, told), batch)
             written = {}
+            is_small = sum(one.events for one in counts) < _SMALL_BATCH
             for name in self._query.sinks:
                 with _naming(self._nodes[name]):
-                    written[name] = self._write(name, inputs.of(name), batch)
+                    rows = inputs.of(name)
+                    # Starting a second task, and reading its file later, costs more than it saves.
+                    made = rows.coalesce(1) if is_small else rows
+                    written[name] = self._write(name, made, batch)
         finally:
             inputs.release()
             kept.release()
@@ -156,9 +162,13 @@ class Fanout:
         return Written(total, late, dropped, letters, failed, written, seconds)
 
     def fold(self, spark: "SparkSession") -> None:
-        ours = [self._tables[name] for name in self._query.tables]
-        for table in (*ours, self._reads, self._expectations):
-            if table.fold(spark):
+        limits = {
+            self._tables[name]: _FOLD_FILES_READ if name in self._query.inputs else FOLD_FILES
+            for name in self._query.tables
+        }
+        limits |= dict.fromkeys((self._reads, self._expectations), FOLD_FILES)
+        for table, files_min in limits.items():
+            if table.fold(spark, files_min=files_min):
                 log.info("Folded the rows of %s", table.name)
 
     def versions(self, names: Sequence[str]) -> dict[str, int]:
@@ -233,25 +243,18 @@ class Fanout:
 
     def _send_rows(self, node: Node, rows: "DataFrame", batch: BatchName) -> int:
         """Write to a topic in one transaction, whose marker names the query and the batch."""
-        rows = rows.persist()
-        try:
-            count = rows.count()
-            if count:
-                self._write_topic(node, topic_records(rows, node.option("key")), batch)
-            return count
-        finally:
-            rows.unpersist()
-
-    def _write_topic(self, node: Node, records: "DataFrame", batch: BatchName) -> None:
-        writer = records.write.format("headrace").mode("append")
-        for name, value in self._settings.source.items():
-            writer = writer.option(name, value)
-        (
-            writer.option("topic", node.declared.topic)
-            .option("delivery", "exactly-once")
-            .option("delivery.id", f"{batch.query}/{node.name}")
-            .option("delivery.batch", batch.number)
-            .save()
+        source = self._settings.source
+        name = source.get("kafka.client.id", "headrace")
+        return write_frame(
+            topic_records(rows, node.option("key")),
+            {
+                **source,
+                "kafka.client.id": f"{name}-{self._pipeline}-{self._query.name}",
+                "topic": node.declared.topic,
+                "delivery": "exactly-once",
+                "delivery.id": f"{batch.query}/{node.name}",
+                "delivery.batch": str(batch.number),
+            },
         )
 
 

@@ -1,6 +1,7 @@
 """Runs pipeline files: plan, lock, queries, progress until the end or until they are stopped."""
 
 import shutil
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -34,11 +35,16 @@ def run_once(
         yield from run([file], spark, settings._replace(once=True))
 
 
-def run(files: Sequence[str], spark: "SparkSession", settings: RunSettings) -> Iterator[Progress]:
+def run(
+    files: Sequence[str],
+    spark: "SparkSession",
+    settings: RunSettings,
+    stop: threading.Event | None = None,
+) -> Iterator[Progress]:
     """Run files together in one session, and tell every batch.
 
-    Ends with ``once``, or when all are asked to stop. Raises BadPipeline, RunRefused, and what ends
-    a query.
+    Ends with ``once``, or when all are asked to stop, or with ``stop``: queries finish the batches
+    that they write. Raises BadPipeline, RunRefused, and what ends a query.
     """
     session = prepared(spark)
     with ExitStack() as stack:
@@ -52,7 +58,10 @@ def run(files: Sequence[str], spark: "SparkSession", settings: RunSettings) -> I
             plan.check(settings)
             plans.append(plan)
         # Nothing is written before all files are found to be right.
-        yield from _progress([_start(plan, session, settings, stack) for plan in plans])
+        running = [_start(plan, session, settings, stack) for plan in plans]
+        # Called first: all queries finish their batches at the same time.
+        stack.callback(_finish, running)
+        yield from _progress(running, stop or threading.Event())
 
 
 def _start(plan: Plan, spark: "SparkSession", settings: RunSettings, stack: ExitStack) -> _Running:
@@ -62,13 +71,14 @@ def _start(plan: Plan, spark: "SparkSession", settings: RunSettings, stack: Exit
     for query in plan.queries:
         stream = Stream(plan, query, spark, settings)
         stack.callback(stream.stop)
+        stream.wait_until_started()
         running.streams.append(stream)
     ids = {query.name: one.id for query, one in zip(plan.queries, running.streams, strict=True)}
     plan.directory.record(plan.declaration, ids)
     return running
 
 
-def _progress(running: Sequence[_Running]) -> Iterator[Progress]:
+def _progress(running: Sequence[_Running], stop: threading.Event) -> Iterator[Progress]:
     streams = [stream for one in running for stream in one.streams]
     while True:
         is_active = any(stream.is_active() for stream in streams)
@@ -78,11 +88,18 @@ def _progress(running: Sequence[_Running]) -> Iterator[Progress]:
         if not is_active:
             return
         for one in running:
-            if one.directory.is_asked_to_stop():
-                for stream in one.streams:
-                    stream.stop()
+            if stop.is_set() or one.directory.is_asked_to_stop():
+                _finish([one])
                 one.directory.clear_stop()
+        for stream in streams:
+            stream.end_if_idle()
         time.sleep(_LOOK_EVERY_S)
+
+
+def _finish(running: Sequence[_Running]) -> None:
+    for one in running:
+        for stream in one.streams:
+            stream.finish()
 
 
 def _start_over(plan: Plan, spark: "SparkSession", settings: RunSettings) -> None:

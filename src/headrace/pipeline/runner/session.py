@@ -1,5 +1,6 @@
 """The Spark session of a run: fair pools, so that short triggers do not wait for long ones."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import quoteattr
@@ -19,20 +20,29 @@ def pool_of(trigger_ms: int) -> str:
 
 
 def start_session(
-    directory: Path, *, master: str, name: str, is_short: bool = True
+    directory: Path,
+    *,
+    master: str,
+    name: str,
+    config: Mapping[str, str] | None = None,
+    is_short: bool = True,
 ) -> "SparkSession":
-    """``directory`` holds the files of the session; a short one lasts for minutes."""
+    """``directory`` holds the files of the session; a short one lasts for minutes.
+
+    ``config`` are settings of Spark that take precedence.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     pools = directory / "pools.xml"
     pools.write_text(pools_xml())
-    config = {
+    settings = {
         "spark.scheduler.mode": "FAIR",
         "spark.scheduler.allocation.file": pools.as_uri(),
         "spark.sql.streaming.stopTimeout": "60s",
         # A batch is kept while its functions run; Spark's default is 1 GB for all of them.
         "spark.driver.memory": "2g",
+        **(config or {}),
     }
-    return start_spark(directory, master=master, name=name, config=config, is_short=is_short)
+    return start_spark(directory, master=master, name=name, config=settings, is_short=is_short)
 
 
 def pools_xml() -> str:

@@ -3,6 +3,8 @@
 import contextlib
 import json
 import logging
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,7 +23,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("headrace.pipeline")
 
 _STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-_FOLD_EVERY = 50  # batches; the first look is at the start of a run
+_TASK_RECORDS_MIN = 5_000
+_LOOK_EVERY_S = 0.05
+_INITIALIZING = "Initializing"  # in Spark's words: StreamExecution, then sources
+_NO_ANSWER = "Python worker failed to connect back"
+_START_TRIES = 5
+_FINISH_WITHIN_S = 60.0  # the batch of a query that is stopped
+_FOLD_EVERY = 10  # batches; the first look is at the start of a run
 
 
 class Progress(NamedTuple):
@@ -54,6 +62,10 @@ def prepared(spark: "SparkSession") -> "SparkSession":
     session.conf.set("spark.sql.streaming.unsupportedOperationCheck", "false")
     # A batch without records would only clean up state, and costs as much as any other.
     session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+    # Most batches are small, and planning them takes longer than computing them. Planning stage by
+    # stage costs more than it saves, and so does a job that lists the files of a table.
+    session.conf.set("spark.sql.adaptive.enabled", "false")
+    session.conf.set("spark.sql.sources.parallelPartitionDiscovery.threshold", "10000")
     return session
 
 
@@ -80,6 +92,9 @@ class Stream:
         self._told = -1
         self._batches = 0
         self.failure: BaseException | None = None
+        self._finishing = threading.Event()
+        self._left_batch = False  # ended the query before a batch that Spark had started
+        self._spark = spark
         self._running: Any = self._start(spark)
 
     @property
@@ -98,6 +113,8 @@ class Stream:
             "subscribe": ",".join(source.topic for source in self._fanout.sources),
             "includeHeaders": "true",
             "maxOffsetsPerTrigger": str(self._settings.batch_records_max),
+            # A task of its own for a partition with few records costs more than reading them.
+            "minRecordsPerTask": str(_TASK_RECORDS_MIN),
             # A partition that is ahead would move the watermark past records of the others.
             "limitBy": "timestamp",
             "kafka.group.id": self.group,
@@ -119,6 +136,10 @@ class Stream:
         )
 
     def _land(self, records: "DataFrame", number: int) -> None:
+        if self._finishing.is_set():
+            # Nothing of this batch is written, and Spark does not record it: the next run has it.
+            self._left_batch = True
+            raise PipelineError(f"query {self.group} was asked to stop")
         try:
             if self._batches % _FOLD_EVERY == 0:
                 self._fanout.fold(records.sparkSession)
@@ -136,7 +157,47 @@ class Stream:
     def is_active(self) -> bool:
         return bool(self._running.isActive)
 
+    def wait_until_started(self) -> None:
+        """Return when the query has its source, or has ended.
+
+        The process of a source must answer Spark within ten seconds. On a busy machine it may not,
+        even if one query is started at a time. Nothing has happened then, and it is started again.
+        """
+        for _ in range(_START_TRIES):
+            while self.is_active() and self._is_initializing():
+                time.sleep(_LOOK_EVERY_S)
+            failed = None if self.is_active() else self._running.exception()
+            if failed is None or _NO_ANSWER not in str(failed):
+                return
+            log.warning("The source of query %s did not start in time; trying again", self.group)
+            self._running = self._start(self._spark)
+
+    def _is_initializing(self) -> bool:
+        return str(self._running.status["message"]).startswith(_INITIALIZING)
+
+    def finish(self) -> None:
+        """Ask the query to end after the batch that it writes now. ``end_if_idle`` ends it."""
+        self._finishing.set()
+
+    def end_if_idle(self) -> None:
+        """End a query that was asked to, if it waits for its trigger.
+
+        Spark would interrupt a batch, and print how that failed.
+        """
+        is_asked = self._finishing.is_set() and self.is_active()
+        if is_asked and not self._running.status["isTriggerActive"]:
+            self._stop_now()
+
     def stop(self) -> None:
+        """Wait for the batch that the query writes now, and end it."""
+        self.finish()
+        give_up_at = time.monotonic() + _FINISH_WITHIN_S
+        while self.is_active() and time.monotonic() < give_up_at:
+            self.end_if_idle()
+            time.sleep(_LOOK_EVERY_S)
+        self._stop_now()
+
+    def _stop_now(self) -> None:
         # A query that ended with an error raises it here again.
         from pyspark.errors import PySparkException
 
@@ -146,7 +207,7 @@ class Stream:
     def check(self) -> None:
         """Raises what ended the query, if anything did."""
         failed = self._running.exception()
-        if failed is None:
+        if failed is None or self._left_batch:
             return
         if isinstance(self.failure, PipelineError):
             raise self.failure

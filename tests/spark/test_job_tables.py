@@ -1,0 +1,50 @@
+"""Job tables: batches append, a batch that runs again sees and writes nothing of its own."""
+
+import pytest
+
+from headrace.pipeline.tables import BatchName, JobTable, Rules
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = "page string, views long"
+
+
+def batch(number):
+    return BatchName("query", number)
+
+
+@pytest.fixture
+def appended(spark, tmp_path):
+    """A table of sums after three batches: /a is in each, /0, /1 and /2 are in one."""
+    table = JobTable(tmp_path / "pages", Rules(("page",), {"views": "sum"}))
+    for number in range(3):
+        rows = spark.createDataFrame([("/a", 1), (f"/{number}", 10)], SCHEMA)
+        assert table.append(rows.coalesce(1), batch(number)).row_count == 2
+    return table
+
+
+def rows_of(table, spark, **how):
+    schema = spark.createDataFrame([], SCHEMA).schema
+    return {row.page: row.views for row in table.rows(spark, schema, **how).collect()}
+
+
+def test_a_batch_that_runs_again_does_not_see_its_rows(appended, spark):
+    everything = {"/a": 3, "/0": 10, "/1": 10, "/2": 10}
+    assert rows_of(appended, spark) == everything
+    assert rows_of(appended, spark, before=batch(3)) == everything
+    assert rows_of(appended, spark, before=BatchName("another", 0)) == everything
+    assert rows_of(appended, spark, before=batch(2)) == {"/a": 2, "/0": 10, "/1": 10}
+
+
+def test_a_batch_that_runs_again_is_dropped(appended, spark):
+    rows = spark.createDataFrame([("/a", 1)], SCHEMA)
+    assert appended.append(rows, batch(2)) == (0, True)
+    assert rows_of(appended, spark)["/a"] == 3
+
+
+def test_folding_keeps_the_newest_batch_apart(appended, spark):
+    assert appended.fold(spark, files_min=3)
+    assert rows_of(appended, spark) == {"/a": 3, "/0": 10, "/1": 10, "/2": 10}
+    assert rows_of(appended, spark, before=batch(2)) == {"/a": 2, "/0": 10, "/1": 10}
+    assert appended.append(spark.createDataFrame([("/a", 1)], SCHEMA), batch(2)).is_repeated
+    assert not appended.fold(spark, files_min=100)
