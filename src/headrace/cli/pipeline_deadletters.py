@@ -148,7 +148,10 @@ def show(
     storage: StorageOptions = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Show the dead letters of one record, also those that were dropped or sent again."""
+    """Show the dead letters of one record.
+
+    Also shows letters that were dropped or sent again.
+    """
     wanted = _wanted(pipeline, table, places=[_place(place)])
     documents: list[dict[str, Any]] = []
     for letters in _tables(warehouse, table, storage):
