@@ -127,7 +127,7 @@ REMARKS = {
     ApiKey.API_VERSIONS: "the response to an unknown version has version 0 and error 35",
     ApiKey.LIST_OFFSETS: "Kafka starts at 1, but KafkaJS sends 0",
     ApiKey.ELECT_LEADERS: "on one node: ELECTION_NOT_NEEDED (84)",
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: "on one node: to itself, or cancel",
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: "moves replicas between brokers; on one node: to itself",
     ApiKey.LIST_PARTITION_REASSIGNMENTS: "on one node: none",
     ApiKey.ALTER_REPLICA_LOG_DIRS: "a restart starts the copy again; Kafka continues it",
     ApiKey.DESCRIBE_ACLS: "SECURITY_DISABLED (54): there is no authorizer",

@@ -180,6 +180,8 @@ TESTED_BY = {
     "spark/test_jobs_ranking": "pipeline/jobs/ranking",
     "spark/test_jobs_security": "pipeline/jobs/security",
     "spark/test_permissions": "spark/cluster",
+    "spark/test_pipeline_deadletters": "model/dead_letters pipeline/quality/resending "
+    "pipeline/runner/isolation pipeline/runner/retries",
     "spark/test_pipeline_expectations": "pipeline/rules pipeline/runner/expectations",
     "spark/test_pipeline_runner": "pipeline/analysis pipeline/calling pipeline/tables "
     "pipeline/runner/backfill pipeline/runner/dead_letters pipeline/runner/examples "
@@ -196,6 +198,7 @@ TESTED_BY = {
     "test_tidy": "model/loggers",
     "unit/arrow/test_rows": "arrow/errors",
     "unit/pipeline/generate/test_block": "pipeline/events",
+    "clients/test_sql_sink": "ship/sql_sink",
     "cli/test_cli_pipeline_audit": "cli/pipeline_audit",
     "broker/test_audit": "pipeline/quality/audit pipeline/quality/counting",
     "unit/pipeline/warehouse/test_table": "pipeline/warehouse/batch pipeline/errors",

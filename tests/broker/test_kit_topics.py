@@ -43,3 +43,5 @@ def test_topics_are_created_also_if_the_controller_has_just_moved():
         cluster.fail("CreateTopics", "NOT_CONTROLLER", times=2)
         cluster.create_topics({"orders": 2})
         cluster.wait_in_sync("orders")
+        cluster.produce("orders", ["1 book"])
+        assert [record.value for record in cluster.records("orders")] == [b"1 book"]

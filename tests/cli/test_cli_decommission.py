@@ -64,6 +64,15 @@ def test_a_dead_broker_is_emptied(headrace, cluster):
     cluster.restart(3)
 
 
+def test_a_broker_that_was_killed_just_now_is_emptied(headrace, cluster):
+    """It is still registered, and does not answer."""
+    cluster.kill(3)
+    ran = headrace("brokers", "decommission", "3", "--throttle", "100M")
+    assert ran.lines[-1] == "Broker 3 has no replicas"
+    wait_until(lambda: replicas_on(headrace, 3) == 0)
+    cluster.restart(3)
+
+
 def test_what_nobody_else_has_is_left_behind_only_by_force(headrace, cluster):
     headrace("topics", "create", "alone", "-r", "1")
     owner = cluster.leader_of("alone")
@@ -94,7 +103,8 @@ def test_a_killed_command_goes_on_when_it_is_run_again(headrace, start, cluster)
         lambda: (
             json.loads(headrace("reassign", "list", "--format", "json").out) != []
             or process.poll() is not None
-        )
+        ),
+        limit_s=90,  # every request between brokers is slow
     )
     process.send_signal(signal.SIGKILL)
     process.wait()

@@ -253,3 +253,79 @@ def test_vacuum_keeps_letters_and_decisions(deadletters, headrace, warehouse):
     headrace("pipeline", "vacuum", "--table", str(table), "--older-than", "1d")
     DeltaTable(str(table)).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
     assert ("raw/views", 0) in listed(deadletters) and ("raw/views", 1) not in listed(deadletters)
+
+
+def test_resend_sends_records_to_the_retry_topic_of_their_pipeline(
+    headrace, warehouse, broker, topic
+):
+    schema = RUNNER_SCHEMA.append(pa.field("topic_id", pa.string()))
+    schema = schema.append(pa.field("attempt", pa.int32())).append(pa.field("sinks", pa.string()))
+    pipeline = f"p{uuid.uuid4().hex}"  # other tests share the broker
+    rows = [
+        {
+            "topic": topic,
+            "topic_id": id_to_text(ID),
+            "partition": partition,
+            "offset": 7,
+            "timestamp": datetime(2026, 3, 1, tzinfo=UTC),
+            "key": b"key",
+            "headers": [{"key": "trace", "value": b"\xff"}, {"key": "empty", "value": None}],
+            "value": b"\xfe",
+            "stage": "step",
+            "reason": "broken",
+            "pipeline": pipeline,
+            "attempt": 1,
+            "sinks": "pages",
+        }
+        for partition in (0, -1)
+    ]
+    append(warehouse, pa.Table.from_pylist(rows, schema), BatchName(pipeline, 0))
+
+    def resend(*arguments, **more):
+        command = ("pipeline", "deadletters", "resend", *arguments, "--warehouse", str(warehouse))
+        return headrace(*command, **more)
+
+    def listed_here():
+        command = ("pipeline", "deadletters", "list", "--each", "--pipeline", pipeline)
+        found = headrace(*command, "--format", "json", "--warehouse", str(warehouse)).document
+        return [one["partition"] for one in found]
+
+    assert "is a row of a function" in resend(f"{topic}:-1:7", status=1).err
+    assert "--reload-from" in resend("views:3:1", status=1).err
+    ran = resend("--pipeline", pipeline)
+    assert ran.out == "Sent 1 dead letter.\n" and f"such as {topic}:-1:7" in ran.err
+    assert listed_here() == [-1]
+    assert (
+        "resent"
+        in headrace(
+            "pipeline", "deadletters", "show", f"{topic}:0:7", "--warehouse", str(warehouse)
+        ).out
+    )
+    assert "nothing sent" in resend(f"{topic}:0:7", status=1).err
+    again = resend(f"{topic}:0:7", "--again", "--format", "json").document
+    assert again == {"sent": 1, "left_out": 0}
+
+    first, second = broker.records(f"headrace-{pipeline}-retry")
+    assert (first.key, first.value, first.headers) == (b"key", b"\xfe", second.headers)
+    headers = dict(first.headers)
+    assert (headers["trace"], headers["empty"]) == (b"\xff", None)
+    prefix = "__headrace.errors."
+    assert {name.removeprefix(prefix): value for name, value in headers.items()} == {
+        "trace": b"\xff",
+        "empty": None,
+        "topic": topic.encode(),
+        "topicid": id_to_text(ID).encode(),
+        "partition": b"0",
+        "offset": b"7",
+        "timestamp": b"1772323200000",
+        "attempt": b"2",
+        "pipeline": pipeline.encode(),
+        "stage": b"step",
+        "reason": b"broken",
+        "sinks": b"pages",
+    }
+
+    # The pipeline tried, and failed again.
+    rows[0]["attempt"] = 2
+    append(warehouse, pa.Table.from_pylist(rows[:1], schema), BatchName(pipeline, 1))
+    assert listed_here() == [0, -1]

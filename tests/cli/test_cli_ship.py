@@ -230,3 +230,33 @@ def test_a_shipper_waits_for_its_broker(tmp_path, logs):
         wait_until(lambda: service.saved()["totals"]["events"] == 150_002, 60)
         assert service.stop() == 0
         assert len(shipped(broker.bootstrap_servers, "logs")) == 150_002
+
+
+# --- the audit
+
+
+def test_the_audit_finds_what_was_shipped(headrace, ship, topic, logs, tmp_path, environment):
+    file = logs / "app.log"
+    file.write_text("".join(f"{'ERROR' if n % 3 == 0 else 'INFO'} {n}\n" for n in range(300)))
+    errors = f"{topic}-errors"
+    ship(str(file), "-t", topic, "--rule", f"{errors}=ERROR")
+    ship_stdin = [*command(), "ship", "-", "-t", topic]
+    subprocess.run(ship_stdin, input=b"from stdin\n", env=environment, check=True)
+    audit = ["pipeline", "audit", topic, errors, "--warehouse", str(tmp_path / "warehouse")]
+
+    found = headrace(*audit, "--format", "json").document
+    assert {one["topic"]: (one["expected"], one["found"]) for one in found["totals"]} == {
+        topic: (201, 201),
+        errors: (100, 100),
+    }
+    headrace("produce", topic, stdin=b"counted by nobody\n")
+    (uneven,) = headrace(*audit, "--format", "json", status=1).document["minutes"]
+    assert (uneven["topic"], uneven["surplus"]) == (topic, 1)
+
+    other = logs / "other.log"
+    other.write_text("not counted\n")
+    ship(str(other), "-t", topic, "--no-audit")
+    totals = headrace(*audit, "--format", "json", status=1).document["totals"]
+    assert [(one["expected"], one["surplus"]) for one in totals if one["topic"] == topic] == [
+        (201, 2)
+    ]

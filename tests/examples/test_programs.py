@@ -102,6 +102,15 @@ def test_the_example_test_passes_without_a_running_broker():
     assert "3 passed" in passed.stdout
 
 
+def test_the_sql_sink_writes_each_record_once(broker, tmp_path):
+    run("producer.py", broker, "orders")
+    file = str(tmp_path / "orders.db")
+    assert run("sql_sink.py", broker, "orders", file) == ["4 records written"]
+    run("producer.py", broker, "orders")
+    assert run("sql_sink.py", broker, "orders", file) == ["4 records written"]
+    assert run("sql_sink.py", broker, "orders", file) == ["0 records written"]
+
+
 def test_every_example_is_named_on_its_page():
     page = (EXAMPLES / "README.md").read_text()
     for path in EXAMPLES.rglob("*.py"):

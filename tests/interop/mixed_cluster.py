@@ -5,7 +5,9 @@ by one of the other kind on the same data.
 """
 
 import os
+import random
 import signal
+import socket
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
@@ -22,7 +24,6 @@ from headrace.coordination import paths
 from headrace.launch import java
 from headrace.launch.brokers import write_properties
 from headrace.launch.child import Child
-from headrace.launch.zookeeper import free_port
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import BrokerId
 from headrace.testing import Cluster
@@ -73,9 +74,19 @@ _START_S = 90
 _STOP_S = 60
 _EXPIRY_S = 60
 _ELECTIONS = 30
+_PORTS = range(20_000, 32_000)  # below those that Linux gives to outgoing connections
 _CLIENT_ID = "mixed-cluster"
 
 NO_CONFIG: Mapping[str, str] = {}
+
+
+def lasting_port() -> int:
+    """A free port that no outgoing connection takes while its broker is restarted."""
+    for port in random.sample(_PORTS, len(_PORTS)):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError(f"no free port in {_PORTS}")
 
 
 class KafkaMember:
@@ -83,7 +94,7 @@ class KafkaMember:
 
     def __init__(self, settings: Mapping[str, str], data: Path) -> None:
         self.host = "127.0.0.1"
-        self.port = int(settings["listeners"].rpartition(":")[2]) or free_port()
+        self.port = int(settings["listeners"].rpartition(":")[2]) or lasting_port()
         self._settings = dict(settings) | SMALL_KAFKA
         self._settings["listeners"] = f"PLAINTEXT://{self.host}:{self.port}"
         self._data = data

@@ -14,6 +14,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+LIMIT_S = 120  # of a transaction while its coordinator moves on a busy machine
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -111,7 +112,7 @@ def write_transactions(address: str, topic: str, *, start_ms: int = minutes_ago(
     producer = Producer(
         {"bootstrap.servers": address, "transactional.id": f"tx-{topic}", "log_level": 3}
     )
-    producer.init_transactions(30)
+    producer.init_transactions(LIMIT_S)
     for turn, commits in enumerate((True, False, True)):
         producer.begin_transaction()
         for i in range(50):
@@ -119,7 +120,7 @@ def write_transactions(address: str, topic: str, *, start_ms: int = minutes_ago(
             at = start_ms + turn * 1000 + i
             producer.produce(topic, f"{word} {turn} {i}", timestamp=at, partition=0)
         if commits:
-            producer.commit_transaction(30)
+            producer.commit_transaction(LIMIT_S)
         else:
-            producer.flush(30)
-            producer.abort_transaction(30)
+            producer.flush(LIMIT_S)
+            producer.abort_transaction(LIMIT_S)

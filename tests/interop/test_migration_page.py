@@ -15,14 +15,14 @@ import pytest
 from bench import apache_kafka, topics
 from headrace.launch import java
 from headrace.launch.brokers import write_properties
-from headrace.launch.zookeeper import ZooKeeperServer, free_port, write_config
+from headrace.launch.zookeeper import ZooKeeperServer, write_config
 from tests.fakes.waiting import wait_until
 from tests.history.checker import anomalies
 from tests.history.history import History
 from tests.history.stock_clients import StockClients
 
 from . import records
-from .mixed_cluster import KAFKA_JVM, SMALL_KAFKA, answers
+from .mixed_cluster import KAFKA_JVM, SMALL_KAFKA, answers, lasting_port
 
 PAGE = Path(__file__).parents[2] / "docs" / "migration.md"
 PARTITIONS = 2
@@ -58,7 +58,7 @@ class Machines:
         for broker_id in (1, 2, 3):
             own = directory / f"machine-{broker_id}"
             own.mkdir()
-            member = Member(broker_id, own / "data", own, f"127.0.0.1:{free_port()}")
+            member = Member(broker_id, own / "data", own, f"127.0.0.1:{lasting_port()}")
             self.brokers.append(member)
             write_properties(
                 own / "server.properties",

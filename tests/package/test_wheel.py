@@ -1,22 +1,24 @@
 """The wheel in an empty environment: small and complete, and the README's examples work."""
 
 import json
-import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
 
 import pytest
 
 from headrace import __version__
+from tests.package.environments import (
+    CONSTRAINTS,
+    LIMIT_S,
+    ROOT,
+    own_environment,
+    pip_environment,
+    run,
+)
 
-ROOT = Path(__file__).parents[2]
-CONSTRAINTS = ROOT / "constraints.txt"
-LIMIT_S = 300
 # Packages that the base install may bring. Spark, Arrow and Java are not among them.
 EXPECTED = {
     "headrace", "crc32c", "cramjam", "google-re2", "confluent-kafka", "typer", "rich",
@@ -30,36 +32,6 @@ EXPECTED = {
 pytestmark = pytest.mark.slow
 
 
-def run(*command, **options):
-    options = {"capture_output": True, "text": True, "timeout": LIMIT_S} | options
-    done = subprocess.run([str(word) for word in command], **options)
-    assert done.returncode == 0, f"{command}:\n{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
-def pip_environment():
-    """Isolated builds use the pinned setuptools, too."""
-    return {**os.environ, "PIP_CONSTRAINT": str(CONSTRAINTS), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    """Built outside of the working tree, from tracked and new files."""
-    directory = tmp_path_factory.mktemp("package")
-    source = directory / "source"
-    listed = run("git", "ls-files", "-co", "--exclude-standard", cwd=ROOT).splitlines()
-    for name in listed:
-        if name.split("/")[0] in ("src", "LICENSE", "README.md", "pyproject.toml"):
-            if not (ROOT / name).exists():
-                continue  # deleted, but not committed yet
-            (source / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(ROOT / name, source / name)
-    run(sys.executable, "-m", "build", "--wheel", "--outdir", directory / "dist", source,
-        env=pip_environment())  # fmt: skip
-    (built,) = (directory / "dist").glob("*.whl")
-    return built
-
-
 @pytest.fixture(scope="module")
 def bare(wheel, tmp_path_factory):
     """The scripts directory of an environment with only the wheel and its dependencies."""
@@ -68,14 +40,6 @@ def bare(wheel, tmp_path_factory):
     scripts = directory / "venv" / "bin"
     run(scripts / "python", "-m", "pip", "install", "-q", wheel, env=pip_environment())
     return scripts
-
-
-def own_environment(bare):
-    """The environment of a user's shell, without paths and settings of this repository."""
-    kept = {
-        k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PYTEST", "HEADRACE"))
-    }
-    return {**kept, "PATH": f"{bare}{os.pathsep}{os.environ['PATH']}"}
 
 
 def readme_examples():

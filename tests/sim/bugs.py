@@ -40,6 +40,7 @@ class Bug(NamedTuple):
     what: str
     seed: int | None
     patches: tuple[Patch, ...]
+    needs_moves: bool = False  # the other seeds are those of runs without reassignments
 
 
 def _bug(
@@ -275,6 +276,7 @@ BUGS = {
             Patch(reassignment, "is_ready", _ends_moves_early),
             Patch(reassignment, "_restricted", _counts_replicas_as_in_sync),
         ),
+        needs_moves=True,
     ),
     "empty-log-elected": Bug(
         "Any replica is elected, even one whose log is lost",

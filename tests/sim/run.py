@@ -82,14 +82,17 @@ class Result:
 
 
 class Run:
-    def __init__(self, seed: int, without: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self, seed: int, without: frozenset[int] = frozenset(), *, has_moves: bool = True
+    ) -> None:
         plan_dice = random.Random(f"plan {seed}")
         self.times: Times = draw_times(plan_dice)
         self.broker_count = plan_dice.choice([3, 3, 3, 4, 5])
         broker_ids = list(range(self.broker_count))
         drawn = draw_faults(plan_dice, self.times, broker_ids)
         move_dice = random.Random(f"moves {seed}")
-        drawn += draw_moves(move_dice, self.times, broker_ids, len(drawn))
+        if has_moves:
+            drawn += draw_moves(move_dice, self.times, broker_ids, len(drawn))
         self.faults = [fault for fault in drawn if fault.number not in without]
         self.dice = random.Random(f"run {seed}")
         self.history = History()
@@ -661,7 +664,7 @@ def simulate(
     runs: list[Run] = []
 
     async def story() -> None:
-        run = Run(seed, without)
+        run = Run(seed, without, has_moves=bug is None or BUGS[bug].needs_moves)
         runs.append(run)
         result.faults, result.events = run.faults, run.cluster.events
         await run.run()

@@ -37,6 +37,8 @@ class RolledBroker:
             "listeners": f"PLAINTEXT://{self.address}",
             "log.dirs": str(self.data),
             "zookeeper.connect": zookeeper_connect,
+            # No session has to expire here, and a busy machine must not end one.
+            "zookeeper.session.timeout.ms": "10000",
         }
         write_properties(self._properties, settings)
 

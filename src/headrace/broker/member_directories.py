@@ -14,7 +14,11 @@ from typing import TYPE_CHECKING
 
 from headrace.coordination.registry import Registry
 from headrace.coordination.tree import SessionLost
-from headrace.core.directory_assignment import AssignmentChange, DirectoryAssignment
+from headrace.core.directory_assignment import (
+    AssignmentChange,
+    DirectoryAssignment,
+    LoadedAssignment,
+)
 from headrace.core.topics import is_internal
 from headrace.model.cluster_metadata import NO_LEADER, PartitionState, TopicState
 from headrace.model.errors import Corrupt, Fenced, Rejected
@@ -70,6 +74,9 @@ class MemberDirectories:
         in_use = {d for topic in loaded.topics.values() for d in topic.directories.values()}
         paths = {each.directory_id: str(each.path) for each in self._online()}
         self._has_known_directories = loaded.paths.keys() == paths.keys()
+        is_replaced = self._is_replaced(loaded, paths)
+        if is_replaced:
+            loaded = LoadedAssignment({}, {})
         known = {i: path for i, path in loaded.paths.items() if i in in_use} | paths
         if known != loaded.paths:
             await self._registry.directories.store_paths(known)
@@ -80,8 +87,28 @@ class MemberDirectories:
             name: self._own_part(name, assignment) for name, assignment in assignments.items()
         }
         self._find_missing(topics)
+        self.are_logs_missing = self.are_logs_missing or is_replaced
         found = {log.topic_partition: log.directory.directory_id for log in self._logs}
         await self._store(self._assignment.decide_settled(topics, found))
+
+    def _is_replaced(self, loaded: LoadedAssignment, online: Mapping[str, str]) -> bool:
+        """Whether this is a new machine, or has only new disks, under the id of a lost broker.
+
+        Then nothing is left to wait for: its replicas are fetched again from their leaders.
+        """
+        has_logs = any(True for _ in self._logs)
+        is_known = not online.keys().isdisjoint(loaded.paths)
+        if has_logs or is_known or not loaded.topics or not self.are_all_online:
+            return False
+        _log.warning(
+            "Broker %d starts with empty logs: none of its log directories (%s) is one of its last "
+            "process (%s). It fetches its partitions again. If disks are only not mounted, stop "
+            "the broker and mount them",
+            self._broker_id,
+            ", ".join(online.values()),
+            ", ".join(loaded.paths.values()),
+        )
+        return True
 
     def _set_aside_strays(self, assignments: Mapping[str, "Assignment"]) -> None:
         for log in self._logs:

@@ -29,7 +29,7 @@ from headrace.model.settings.resources import ConfigSource, ResourceType
 from headrace.wire import messages as m
 
 app = noun(
-    "List and describe brokers, or move their partitions away.",
+    "List, describe and decommission brokers.",
     "headrace brokers list",
     "headrace brokers shutdown 2",
 )

@@ -68,7 +68,7 @@ def decommission(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Move all partitions away from a broker, so that it can be removed.
+    """Move all partitions away from a broker.
 
     Waits with a progress bar. Interrupted or killed, the moves go on: run the command again to
     continue. The broker may be down, if other replicas are in sync. With --stop, the broker is

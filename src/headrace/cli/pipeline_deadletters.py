@@ -1,9 +1,9 @@
-"""``headrace pipeline deadletters``: list, show and drop records that became no rows."""
+"""``headrace pipeline deadletters``: list, show, resend and drop records that became no rows."""
 
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,26 +11,51 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.cli import output, values
-from headrace.cli.options import Format, OutputFormat, Yes, examples, noun
+from headrace.cli.options import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    ClientFile,
+    ClientSettings,
+    Format,
+    OutputFormat,
+    Yes,
+    examples,
+    noun,
+)
 from headrace.cli.pipeline_options import (
     StorageOptions,
     Warehouse,
     existing_table,
     local_directory,
     require_tables,
+    source_options,
 )
 from headrace.cli.record_format import harmless, json_bytes
 
 if TYPE_CHECKING:
     from headrace.pipeline.quality.dead_letters import LetterTable
-    from headrace.pipeline.quality.letters import Identity, Letter, Place, Summary, Wanted
+    from headrace.pipeline.quality.letters import (
+        Decision,
+        Identity,
+        Letter,
+        Place,
+        Summary,
+        Wanted,
+    )
 
 app = noun(
-    "List, show and drop dead letters.",
+    "List, show, resend and drop dead letters.",
     "headrace pipeline deadletters list",
     "headrace pipeline deadletters show orders:0:17",
+    "headrace pipeline deadletters resend --pipeline shop --stage late",
 )
 
+Places = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="TOPIC:PARTITION:OFFSET", help="Records; all that the options select if none."
+    ),
+]
 OfPipeline = Annotated[
     str | None, typer.Option("--pipeline", metavar="NAME", help="Only those of this pipeline.")
 ]
@@ -46,7 +71,7 @@ OfStage = Annotated[
     typer.Option(
         "--stage",
         metavar="STAGE",
-        help="Only this stage, such as decode, event-time, late, expectation or schema.",
+        help="Only this stage: decode, event-time, late, expectation, step, sink or schema.",
     ),
 ]
 Since = Annotated[
@@ -123,15 +148,20 @@ def show(
     storage: StorageOptions = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Show the dead letters of one record, dropped ones too."""
+    """Show the dead letters of one record.
+
+    Also shows letters that were dropped or sent again.
+    """
     wanted = _wanted(pipeline, table, places=[_place(place)])
     documents: list[dict[str, Any]] = []
     for letters in _tables(warehouse, table, storage):
-        dropped = _dropped(letters)
-        for one in _read(letters, wanted, with_content=True, with_dropped=True):
+        decisions = _decisions(letters)
+        for one in _read(letters, wanted, with_content=True, with_decided=True):
+            decided = {f"{what}_ms": at_ms for what, at_ms in decisions.get(one.identity, ())}
+            times = {f"{name}_ms": decided.get(f"{name}_ms") for name in ("dropped", "resent")}
             if format is Format.TABLE:
-                _show_letter(one, dropped.get(one.identity), is_first=not documents)
-            documents.append(_document(one) | {"dropped_ms": dropped.get(one.identity)})
+                _show_letter(one, times, is_first=not documents)
+            documents.append(_document(one) | times)
     if not documents:
         raise output.CommandFailed(f"no dead letter at {place} in {table or warehouse}")
     if format is Format.JSON:
@@ -146,12 +176,7 @@ def show(
     ),
 )
 def drop(
-    places: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="TOPIC:PARTITION:OFFSET", help="Records; all that the options select if none."
-        ),
-    ] = None,
+    places: Places = None,
     pipeline: OfPipeline = None,
     table: OfTable = None,
     topic: OfTopic = None,
@@ -166,6 +191,127 @@ def drop(
 
     They stay in their tables, and the audit and reports still count them.
     """
+    found = _selected(warehouse, storage, places, pipeline, table, topic, stage, since, "dropped")
+    count = sum(len(chosen) for _, chosen in found)
+    what = values.counted(count, "dead letter")
+    if not yes and sys.stdin.isatty() and not output.confirmed(f"Drop {what}?"):
+        raise output.CommandFailed("nothing dropped")
+    from headrace.pipeline.quality.letters import DROPPED
+
+    for letters, chosen in found:
+        if chosen:
+            with _failures():
+                letters.decide(chosen, DROPPED)
+    if format is Format.JSON:
+        output.document({"dropped": count})
+    else:
+        output.line(f"Dropped {what}.")
+
+
+@app.command(
+    no_args_is_help=True,
+    epilog=examples(
+        "headrace pipeline deadletters resend orders:0:17",
+        "headrace pipeline deadletters resend --pipeline shop --stage expectation --yes",
+    ),
+)
+def resend(
+    places: Places = None,
+    pipeline: OfPipeline = None,
+    topic: OfTopic = None,
+    stage: OfStage = None,
+    since: Since = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Send letters that were sent before too.")
+    ] = False,
+    yes: Yes = False,
+    warehouse: Warehouse = Path("warehouse"),
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    settings: ClientSettings = None,
+    client_file: ClientFile = None,
+    format: OutputFormat = Format.TABLE,
+) -> None:
+    """Send dead letters back to their pipeline. Asks for confirmation on a terminal.
+
+    Only this pipeline reads them: no other reader of the topic sees a record twice. Each letter
+    lands once, however often it is sent. If it fails again, it is a new letter with one attempt
+    more.
+    """
+    found = _selected(
+        warehouse, None, places, pipeline, None, topic, stage, since, "sent",
+        with_content=True, with_decided=again,
+    )  # fmt: skip
+    left = [one for _, chosen in found for one in chosen if one.why_not_resent]
+    if places and left:
+        raise output.CommandFailed(
+            f"the dead letter at {left[0].place} of {left[0].origin} cannot be sent again: "
+            f"{left[0].why_not_resent}. Nothing sent"
+        )
+    chosen = [
+        (table, [one for one in letters if not one.why_not_resent]) for table, letters in found
+    ]
+    count = sum(len(letters) for _, letters in chosen)
+    if not count:
+        raise output.CommandFailed(
+            f"none of these dead letters can be sent again: {left[0].why_not_resent}"
+        )
+    what = values.counted(count, "dead letter")
+    if not yes and sys.stdin.isatty() and not output.confirmed(f"Send {what} again?"):
+        raise output.CommandFailed("nothing sent")
+    _resend(chosen, source_options(bootstrap, settings, client_file))
+    if format is Format.JSON:
+        output.document({"sent": count, "left_out": len(left)})
+        return
+    output.line(f"Sent {what}.")
+    if left:
+        output.note(
+            f"Left out {values.counted(len(left), 'dead letter')}, such as {left[0].place}: "
+            f"{left[0].why_not_resent}"
+        )
+
+
+def _resend(
+    chosen: "Sequence[tuple[LetterTable, list[Letter]]]", options: Mapping[str, str]
+) -> None:
+    from headrace.client.errors import ClientError
+    from headrace.pipeline.quality.letters import RESENT
+    from headrace.pipeline.quality.resending import resend as send
+    from headrace.spark.cluster import Cluster
+    from headrace.spark.failures import BadOption
+    from headrace.spark.options import parse_sink
+
+    try:
+        cluster = Cluster(parse_sink({**options, "topic": "unused"}).client)
+        try:
+            for table, letters in chosen:
+                if letters:
+                    send(cluster, letters)
+                    with _failures():
+                        table.decide(letters, RESENT)
+        finally:
+            cluster.close()
+    except BadOption as wrong:
+        raise values.wrong(str(wrong)) from None
+    except ClientError as failure:
+        raise output.CommandFailed(str(failure)) from None
+
+
+# --- what is selected -------------------------------------------------------------------
+
+
+def _selected(
+    warehouse: Path,
+    storage: Sequence[str] | None,
+    places: Sequence[str] | None,
+    pipeline: str | None,
+    table: str | None,
+    topic: str | None,
+    stage: str | None,
+    since: str | None,
+    done: str,
+    **options: bool,
+) -> "list[tuple[LetterTable, list[Letter]]]":
+    """The letters of each table, at least one. Raises CommandFailed."""
     if not (places or pipeline or table or topic or stage or since):
         raise values.wrong(
             "name records as TOPIC:PARTITION:OFFSET, or select letters with --pipeline, --table, "
@@ -173,29 +319,17 @@ def drop(
         )
     named = [_place(one) for one in places or ()]
     wanted = _wanted(pipeline, table, topic, stage, since, named)
-    tables = _tables(warehouse, table, storage)
-    found = [(letters, _read(letters, wanted)) for letters in tables]
+    found = [
+        (letters, _read(letters, wanted, **options))
+        for letters in _tables(warehouse, table, storage)
+    ]
     selected = [letter for _, chosen in found for letter in chosen]
     for place in named:
         if not any(letter.is_at(place) for letter in selected):
-            raise output.CommandFailed(f"no dead letter at {place} is selected; nothing dropped")
-    count = len(selected)
-    if not count:
+            raise output.CommandFailed(f"no dead letter at {place} is selected; nothing {done}")
+    if not selected:
         raise output.CommandFailed(f"no dead letter in {table or warehouse} is selected")
-    what = values.counted(count, "dead letter")
-    if not yes and sys.stdin.isatty() and not output.confirmed(f"Drop {what}?"):
-        raise output.CommandFailed("nothing dropped")
-    for letters, chosen in found:
-        if chosen:
-            with _failures():
-                letters.drop(chosen)
-    if format is Format.JSON:
-        output.document({"dropped": count})
-    else:
-        output.line(f"Dropped {what}.")
-
-
-# --- what is selected -------------------------------------------------------------------
+    return found
 
 
 def _wanted(
@@ -245,9 +379,9 @@ def _read(letters: "LetterTable", wanted: "Wanted", **options: bool) -> "list[Le
         return letters.read(wanted, **options)
 
 
-def _dropped(letters: "LetterTable") -> "dict[Identity, int]":
+def _decisions(letters: "LetterTable") -> "dict[Identity, list[Decision]]":
     with _failures():
-        return letters.dropped()
+        return letters.decisions()
 
 
 @contextmanager
@@ -309,7 +443,7 @@ def _show_each(letters: "Sequence[Letter]", format: Format) -> None:
         )
 
 
-def _show_letter(letter: "Letter", dropped_ms: int | None, *, is_first: bool) -> None:
+def _show_letter(letter: "Letter", times: "Mapping[str, int | None]", *, is_first: bool) -> None:
     if not is_first:
         output.line("")
     rows = [
@@ -321,7 +455,12 @@ def _show_letter(letter: "Letter", dropped_ms: int | None, *, is_first: bool) ->
         ("reason", _text(letter.reason)),
         ("timestamp", None if letter.timestamp_ms is None else values.iso(letter.timestamp_ms)),
         ("written", values.iso(letter.written_ms)),
-        ("dropped", None if dropped_ms is None else values.iso(dropped_ms)),
+        ("attempt", str(letter.attempt) if letter.attempt else None),
+        ("lacking in", letter.sinks),
+    ]
+    rows += [
+        (name.removesuffix("_ms"), None if at_ms is None else values.iso(at_ms))
+        for name, at_ms in times.items()
     ]
     if letter.offset_end > letter.offset + 1:
         rows.append(("last offset", str(letter.offset_end - 1)))

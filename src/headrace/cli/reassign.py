@@ -246,9 +246,9 @@ def verify(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Show how far the moves are, and remove the throttles when all are over.
+    """Show how far the moves are; remove finished throttles.
 
-    The exit status is 0 if all are completed, and 1 otherwise.
+    Removes the throttles once all moves are completed. The exit status is then 0, and 1 before.
     """
     targets = read_reassignment(file).targets
     with open_cluster(Connection(bootstrap, settings, client_file)) as cluster:
@@ -293,9 +293,9 @@ def cancel(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Cancel moves in progress: the partitions keep their old replicas.
+    """Cancel moves in progress and remove the throttles.
 
-    Partitions that have moved already stay where they are. Removes the throttles.
+    The partitions get their old replicas back. Moves that are completed stay as they are.
     """
     if everything == (file is not None):
         raise values.wrong("give one of --file and --all")

@@ -9,10 +9,10 @@ from collections.abc import Container, Iterable, Sequence
 
 from headrace.cli.client import code_name
 from headrace.cli.cluster_view import read_topic_settings
-from headrace.cli.output import CommandFailed
+from headrace.cli.output import CommandFailed, note
 from headrace.cli.reassignment_plan import Move
 from headrace.client.cluster import Cluster
-from headrace.client.errors import ClientError
+from headrace.client.errors import Disconnected
 from headrace.model.settings.resources import AlterOperation, ResourceType
 from headrace.wire import messages as m
 
@@ -80,12 +80,16 @@ def _change_topic(cluster: Cluster, topic: str, changes: Changes) -> None:
 
 
 def _change_broker(cluster: Cluster, broker: int, changes: Changes) -> None:
-    """A broker changes its own settings."""
+    """A broker changes its own settings. One that does not answer copies nothing either."""
     request = _request(ResourceType.BROKER, str(broker), changes)
     try:
         answer = cluster.ask(broker, request, m.IncrementalAlterConfigsResponse)
-    except ClientError as failure:
-        raise CommandFailed(f"changing the throttle of broker {broker}: {failure}") from None
+    except Disconnected as failure:
+        note(
+            f"the throttle of broker {broker} is unchanged: {failure}. Check it with 'headrace "
+            f"configs get broker {broker} --changed' when the broker is back"
+        )
+        return
     _check(answer, f"broker {broker}")
 
 

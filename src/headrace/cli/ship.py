@@ -1,5 +1,6 @@
 """``headrace ship``: send the lines of log files to topics, and show how far it is."""
 
+import contextlib
 import os
 import secrets
 import signal
@@ -11,10 +12,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
 from headrace.cli import output, values
-from headrace.cli.client import Connection, explained
+from headrace.cli.client import ANSWER_TIMEOUT_S, Connection, explained
 from headrace.cli.options import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -29,6 +31,7 @@ from headrace.cli.options import (
 from headrace.cli.partitions import check_topic_name
 from headrace.cli.produce import check_topic
 from headrace.cli.ship_status import show_status
+from headrace.model.audit import AUDIT_TOPIC, AUDIT_TOPIC_CONFIGS, MinuteCounts
 from headrace.ship.events import PatternInvalid, Splitter
 from headrace.ship.formats import Format as LogFormat
 from headrace.ship.generations import Finding
@@ -132,6 +135,14 @@ FromEnd = Annotated[
         "beginning.",
     ),
 ]
+Audit = Annotated[
+    bool,
+    typer.Option(
+        "--audit/--no-audit",
+        help="Publish how many records were acknowledged per topic and minute, to the topic "
+        "headrace-audit.",
+    ),
+]
 CloseAfter = Annotated[
     str,
     typer.Option(
@@ -171,6 +182,7 @@ def ship(
     once: Once = False,
     from_end: FromEnd = False,
     close_after: CloseAfter = "60s",
+    audit: Audit = True,
     compression: CompressionOption = Compression.NONE,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
@@ -189,19 +201,17 @@ def ship(
         return
     if topic is None:
         raise values.wrong("Missing option --topic")
-    try:
-        routes = Routes(topic, file_rules or (), rules or ())
-        splitter = Splitter(values.size(max_event), event_start)
-    except (RuleInvalid, PatternInvalid) as failure:
-        raise values.wrong(str(failure)) from None
+    routes, splitter = _parsed(topic, file_rules, rules, max_event, event_start)
     timing = Timing(event_s=0 if once else Timing.event_s, close_s=_seconds(close_after))
     connection = Connection(bootstrap, settings, client_file)
+    senders: list[Sender] = []
 
     def make_sender(totals: Totals) -> Sender:
         producer = _producer(connection, compression, routes, wait=not once)
-        return Sender(
-            producer, host or socket.gethostname(), routes, totals, parse, key is Key.FILE
-        )
+        name = host or socket.gethostname()
+        counts = _counts(connection, name) if audit else None
+        senders.append(Sender(producer, name, routes, totals, parse, key is Key.FILE, counts))
+        return senders[-1]
 
     try:
         if files == ["-"]:
@@ -226,6 +236,24 @@ def ship(
         raise output.CommandFailed(output.reason(failure)) from None
     except ShippingFailed as failure:
         raise _refused(failure.args[0]) from None
+    finally:
+        _report_uncounted(senders)
+
+
+def _parsed(
+    topic: str,
+    file_rules: list[str] | None,
+    rules: list[str] | None,
+    max_event: str,
+    event_start: str | None,
+) -> tuple[Routes, Splitter]:
+    try:
+        return (
+            Routes(topic, file_rules or (), rules or ()),
+            Splitter(values.size(max_event), event_start),
+        )
+    except (RuleInvalid, PatternInvalid) as failure:
+        raise values.wrong(str(failure)) from None
 
 
 def _ship_files(shipper: Shipper, format: Format) -> None:
@@ -295,6 +323,28 @@ def _producer(
                 output.note(f"waiting for a broker: {failure}")
             waiting = True
             time.sleep(_RETRY_S)
+
+
+def _report_uncounted(senders: list[Sender]) -> None:
+    for sender in senders:
+        if sender.uncounted is not None:
+            output.note(
+                f"the counts for the audit could not be published to {AUDIT_TOPIC}: "
+                f"{explained(sender.uncounted)}; --no-audit publishes none"
+            )
+
+
+def _counts(connection: Connection, host: str) -> MinuteCounts:
+    """Counts for the audit, whose topic is created if it is missing.
+
+    If that fails, the shipper says at its end why it published none.
+    """
+    admin = connection.admin()
+    with contextlib.suppress(KafkaException):
+        if AUDIT_TOPIC not in admin.list_topics(timeout=ANSWER_TIMEOUT_S).topics:
+            topic = NewTopic(AUDIT_TOPIC, 1, config=dict(AUDIT_TOPIC_CONFIGS))
+            admin.create_topics([topic])[AUDIT_TOPIC].result(ANSWER_TIMEOUT_S)
+    return MinuteCounts(f"ship/{host}", _new_id())
 
 
 class _Stopping:

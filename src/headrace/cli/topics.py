@@ -216,7 +216,7 @@ def alter(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Add partitions to a topic, or change the number of replicas.
+    """Add partitions, or change the replication factor.
 
     With more partitions, most keys map to another partition.
     """

@@ -13,7 +13,9 @@ directory is recorded before the partition is created. As in Kafka, a log direct
 An empty log directory that held partitions before (a mount point without its disk, or a new disk)
 is not used until these are accounted for: brought back, deleted, or given up by an unclean
 election. Kafka refuses to start with such a directory until it is formatted, and then creates the
-partitions again.
+partitions again. A member of a cluster whose log directories are all new is another machine: it
+forgets the assignment, and fetches its partitions from their leaders
+(``broker.member_directories``).
 
 A topic that is deleted while one of its log directories is not online leaves a note of its id until
 that directory is back and its partition directories are deleted. Without the note they would be

@@ -65,3 +65,9 @@ class MinuteCounts:
         self._counts.clear()
         self._number += 1
         return AuditMessage(self._producer, self._run, self._number, counts)
+
+    def put_back(self, message: AuditMessage) -> None:
+        """Count again what a message says that was not sent. Its number is not used again."""
+        for topic, minutes in message.counts.items():
+            for minute, count in minutes.items():
+                self.add(topic, minute, count)

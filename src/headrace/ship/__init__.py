@@ -1,5 +1,6 @@
-"""Log collection: ships log files, streams and Python's log records to topics."""
+"""Log collection: files and programs send their lines to topics, and topics fill databases."""
 
 from headrace.ship.logging_handler import LoggingHandler
+from headrace.ship.sql_sink import SinkFailed, SinkRecord, SqlSink
 
-__all__ = ["LoggingHandler"]
+__all__ = ["LoggingHandler", "SinkFailed", "SinkRecord", "SqlSink"]

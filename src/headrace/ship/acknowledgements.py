@@ -10,13 +10,14 @@ from headrace.ship.generations import Generation, Mark
 class Chunk:
     """The events of one read; ``delivered`` is called once for each of them."""
 
-    __slots__ = ("_completed", "_failed", "left", "mark")
+    __slots__ = ("_completed", "_failed", "counted", "left", "mark")
 
     def __init__(
         self, mark: Mark, count: int, completed: Callable[[], None], failed: Callable[[Any], None]
     ) -> None:
         self.mark = mark  # the position behind the chunk
         self.left = count
+        self.counted: Callable[[], None] = lambda: None  # called once all are acknowledged
         self._completed = completed
         self._failed = failed
 
@@ -27,6 +28,7 @@ class Chunk:
             return
         self.left -= 1
         if not self.left:
+            self.counted()
             self._completed()
 
 

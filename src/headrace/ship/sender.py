@@ -1,11 +1,14 @@
 """Sends events to topics through a Kafka producer, with headers that identify each event."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from headrace.model.audit import AUDIT_TOPIC, MinuteCounts
 from headrace.ship.acknowledgements import Chunk
 from headrace.ship.events import FIRST, Events
 from headrace.ship.formats import Format, parser_of
@@ -41,6 +44,9 @@ class Delivery:
     events: Events
     chunk: Chunk
     sent: int = 0
+    # All records of a chunk have one timestamp: the audit counts them in its minute.
+    timestamp_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+    topics: Counter[str] = field(default_factory=Counter)
 
 
 class Sender:
@@ -54,7 +60,9 @@ class Sender:
         totals: Totals,
         format: Format = Format.RAW,
         keyed: bool = True,
+        counts: MinuteCounts | None = None,
     ) -> None:
+        """``counts`` is published for the audit; None: nothing is."""
         self.failure: KafkaError | None = None  # the first record that the broker refused
         self._producer = producer
         self._host = host
@@ -63,6 +71,27 @@ class Sender:
         self._format = format
         self._parse = parser_of(format)
         self._keyed = keyed
+        self._counts = counts
+        self.uncounted: KafkaError | None = None  # why counts could not be published
+
+    def publish_counts(self, done: Callable[[], None]) -> None:
+        """Publish what was acknowledged, and then call ``done``."""
+        message = self._counts.take() if self._counts is not None else None
+        if message is None or self.uncounted is not None:
+            done()
+            return
+
+        def published(error: Any, record: object = None) -> None:
+            if error is not None:
+                self.uncounted = error
+            done()
+
+        try:
+            self._producer.produce(AUDIT_TOPIC, message.value, message.key, on_delivery=published)
+        except (BufferError, KafkaException):
+            # The queue is full of records. Their positions are saved after the next message.
+            assert self._counts is not None
+            self._counts.put_back(message)
 
     def poll(self, seconds: float) -> None:
         """Serve acknowledgements that arrived, or wait for one."""
@@ -95,6 +124,8 @@ class Sender:
         parts = events.parts
         plain = self._parse is None and topic_of is None and not parts
         produce, delivered = self._producer.produce, chunk.delivered
+        at_ms, before = delivery.timestamp_ms, delivery.sent
+        chunk.counted = lambda: self._count(delivery)
         for index in range(delivery.sent, len(events.values)):
             value = events.values[index]
             headers: Headers = [*common, ("offset", b"%d" % events.offsets[index])]
@@ -103,16 +134,28 @@ class Sender:
                     topic = topic_of(value)
                 value = self._annotated(value, parts.get(index), headers)
             try:
-                produce(topic, value, key, on_delivery=delivered, headers=headers)
+                produce(topic, value, key, on_delivery=delivered, headers=headers, timestamp=at_ms)
+                if topic_of is not None:
+                    delivery.topics[topic] += 1
             except BufferError:
+                if topic_of is None:
+                    delivery.topics[topic] += index - before
                 delivery.sent = index
                 return False
             except KafkaException as failure:
                 self.failed(failure.args[0])
                 return False
+        if topic_of is None:
+            delivery.topics[topic] += len(events.values) - before
+        delivery.sent = len(events.values)
         self.totals.events += len(events.values)
         self.totals.bytes += events.size
         return True
+
+    def _count(self, delivery: Delivery) -> None:
+        if self._counts is not None:
+            for topic, count in delivery.topics.items():
+                self._counts.add(topic, delivery.timestamp_ms, count)
 
     def _annotated(self, value: bytes, part: bytes | None, headers: Headers) -> bytes:
         """The value in the format of the topic; headers say what could not be done."""

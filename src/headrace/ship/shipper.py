@@ -10,7 +10,7 @@ from headrace.ship.events import Events, Splitter
 from headrace.ship.files import LogFile, LogFiles
 from headrace.ship.generations import Catalog, Digest, Finding, Generation, Kind, Mark
 from headrace.ship.sender import Delivery, Sender
-from headrace.ship.state import StateDirectory, Totals
+from headrace.ship.state import StateDirectory, Totals, encoded
 
 CHUNK_SIZE = 1 << 20
 _SCAN_INTERVAL_S = 0.5
@@ -101,6 +101,8 @@ class Shipper:
         self._reported: set[str] = set()  # paths that cannot be read
         self._scan_at = 0.0
         self._save_at = 0.0
+        self._saves = 0
+        self._saved = 0  # the number of the newest save that was done
 
     def stop(self) -> None:
         """End ``run`` soon. May be called by a signal handler."""
@@ -115,6 +117,8 @@ class Shipper:
             give_up_at = time.monotonic() + _STOP_WAIT_S
             while self._sender.queued and time.monotonic() < give_up_at:
                 self._sender.flush(0.5)
+            self._save_counted()
+            self._sender.flush(0.5)
             self._save()
         finally:
             self._files.close()
@@ -142,7 +146,7 @@ class Shipper:
                 break
         self._sender.poll(0 if moved else _IDLE_WAIT_S)
         if now >= self._save_at:
-            self._save()
+            self._save_counted()
             self._save_at = time.monotonic() + _SAVE_INTERVAL_S
         return self._once and not moved and not self._in_flight() and not self.catalog.waiting
 
@@ -277,5 +281,24 @@ class Shipper:
         else:
             source.file.close()
 
+    def _save_counted(self) -> None:
+        """Save positions once the counts of the records before them are published.
+
+        The other way round, a shipper that is killed in between would have shipped records that
+        nobody counted.
+        """
+        positions = encoded(self.catalog.generations.values(), self.totals)
+        self._saves += 1
+        number = self._saves
+
+        def save() -> None:
+            if number > self._saved:  # no newer positions are saved
+                self._saved = number
+                self._state.write(positions)
+
+        self._sender.publish_counts(save)
+
     def _save(self) -> None:
+        self._saves += 1
+        self._saved = self._saves
         self._state.save(self.catalog.generations.values(), self.totals)

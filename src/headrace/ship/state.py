@@ -103,12 +103,10 @@ class StateDirectory:
 
     def save(self, generations: Iterable[Generation], totals: Totals) -> None:
         """Replace the file atomically; it is on disk when this returns."""
-        document = {
-            "version": _VERSION,
-            "totals": asdict(totals),
-            "generations": [_entry(generation) for generation in generations],
-        }
-        encoded = json.dumps(document, indent=1).encode()
+        self.write(encoded(generations, totals))
+
+    def write(self, encoded: bytes) -> None:
+        """As ``save``, with what ``encoded`` made earlier."""
         if encoded == self._saved:
             return
         path = self._directory / _FILE
@@ -130,6 +128,16 @@ class StateDirectory:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def encoded(generations: Iterable[Generation], totals: Totals) -> bytes:
+    """The content of the state file."""
+    document = {
+        "version": _VERSION,
+        "totals": asdict(totals),
+        "generations": [_entry(generation) for generation in generations],
+    }
+    return json.dumps(document, indent=1).encode()
 
 
 # Whether a generation is gone is found out again: its events in flight may have been lost.

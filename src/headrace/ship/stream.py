@@ -51,6 +51,8 @@ class StreamShipper:
             rest = self._send(rest + data)
         self._send(rest, final=True)
         self._sender.flush(flush_s)
+        self._sender.publish_counts(lambda: None)
+        self._sender.flush(flush_s)
 
     def _send(self, data: bytes, final: bool = False) -> bytes:
         """Send the complete events, and return the rest."""

@@ -10,6 +10,7 @@ import time
 
 from headrace.arrow.encoding import EncodedBatch
 from headrace.arrow.rows import RejectedRecord
+from headrace.model.dead_letters import HEADER_PREFIX
 from headrace.model.ids import TopicPartition
 from headrace.records.record import Record, build_batch
 from headrace.spark.cluster import Cluster
@@ -17,8 +18,6 @@ from headrace.spark.producing import BatchSender, Identity
 
 # A value of nearly max.message.bytes still gets a batch of its own.
 _BATCH_SIZE = 500_000
-# Keeps our headers apart from those of the user.
-HEADER_PREFIX = "__headrace.errors."
 
 
 class DeadLetters:

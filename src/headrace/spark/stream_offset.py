@@ -22,7 +22,7 @@ from headrace.model.ids import id_from_text, id_to_text
 from headrace.spark.failures import PipelineError
 from headrace.spark.offsets import Offsets, offsets_from_json, offsets_to_json
 
-_OURS = "#headrace"
+OURS = "#headrace"  # the key of our part
 
 
 class StreamOffset(NamedTuple):
@@ -47,15 +47,15 @@ class StreamOffset(NamedTuple):
         }
         if self.start is not None:
             ours["start"] = offsets_to_json(self.start)
-        return {**offsets_to_json(self.offsets), _OURS: ours}
+        return {**offsets_to_json(self.offsets), OURS: ours}
 
 
 def parse_offset(json: Mapping[str, Any]) -> StreamOffset:
     try:
-        ours = json.get(_OURS, {})
+        ours = json.get(OURS, {})
         start = ours.get("start")
         return StreamOffset(
-            offsets_from_json({name: entry for name, entry in json.items() if name != _OURS}),
+            offsets_from_json({name: entry for name, entry in json.items() if name != OURS}),
             ours.get("query", ""),
             ours.get("group", ""),
             {name: id_from_text(text) for name, text in ours.get("ids", {}).items()},

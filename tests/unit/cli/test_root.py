@@ -88,6 +88,7 @@ WITHOUT_JSON = {
     ("pipeline", "stop"),
     ("report", "daily"),  # prints the path of its page
     ("report", "run"),
+    ("reassign", "generate"),  # prints nothing but JSON
 }
 
 

@@ -1,4 +1,4 @@
-"""Reads the tables of dead letters that loads and pipelines write, and hides dropped letters.
+"""Reads the tables of dead letters that loads and pipelines write, and records decisions.
 
 No letter is ever deleted: another table beside the letters holds what was decided about each.
 """
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.pipeline.quality.letters import Identity, Letter, Wanted, each_once
+from headrace.pipeline.quality.letters import Decision, Identity, Letter, Wanted, each_once
 from headrace.pipeline.warehouse.batch import Batch
 from headrace.pipeline.warehouse.files import PartitionedFiles
 from headrace.pipeline.warehouse.storage import Location, location_of
@@ -19,7 +19,6 @@ from headrace.pipeline.warehouse.table import Table, now_ms, open_or_create, ope
 from headrace.pipeline.warehouse.tasks import DEAD_LETTERS
 
 DECISIONS = "_dead_letter_decisions"
-_DROPPED = "dropped"
 _DECISIONS_SCHEMA = pa.schema(
     [
         ("pipeline", pa.string()),
@@ -53,7 +52,10 @@ _OF_PIPELINES = {
     "topic": "topic",
     "partition": "partition",
     "offset": "offset",
+    "topic_id": "topic_id",
     "timestamp": "timestamp_ms",
+    "attempt": "attempt",
+    "sinks": "sinks",
     "_written_at": "written_ms",
 }
 _CONTENT_OF_LOADS = {"_key": "key", "value": "value", "_headers": "headers"}
@@ -67,36 +69,44 @@ class LetterTable(NamedTuple):
     table: str | None  # the name of the loaded table; None: those of pipelines
 
     def read(
-        self, wanted: Wanted, *, with_content: bool = False, with_dropped: bool = False
+        self, wanted: Wanted, *, with_content: bool = False, with_decided: bool = False
     ) -> list[Letter]:
-        """Letters, each once; key, value and headers only ``with_content``. Raises LoadStopped."""
+        """Letters, each once; key, value and headers only ``with_content``. Raises LoadStopped.
+
+        Letters that were dropped or sent again are left out, unless ``with_decided``.
+        """
         letters = open_table(self.directory / DEAD_LETTERS)
         if letters is None:
             return []
         found = each_once(filter(wanted.selects, self._letters(letters, with_content)))
-        hidden = {} if with_dropped else self.dropped()
-        return [one for one in found if one.identity not in hidden]
+        decided = {} if with_decided else self.decisions()
+        return [
+            one for one in found if not any(map(one.is_settled_by, decided.get(one.identity, ())))
+        ]
 
-    def dropped(self) -> dict[Identity, int]:
-        """The letters that were dropped, and when, in milliseconds."""
+    def decisions(self) -> dict[Identity, list[Decision]]:
+        """What was decided about letters, in the order of time."""
         table = open_table(self.directory / DECISIONS)
+        found: dict[Identity, list[Decision]] = {}
         if table is None:
-            return {}
-        return {
-            Identity(
+            return found
+        for row in sorted(_rows(table, _DECISIONS_SCHEMA.names), key=lambda row: row["at"]):
+            identity = Identity(
                 row["pipeline"],
                 row["topic_id"] or row["topic"],
                 row["partition"],
                 row["offset"],
                 row["stage"],
                 row["timestamp_ms"],
-            ): row["at"]
-            for row in _rows(table, _DECISIONS_SCHEMA.names)
-            if row["action"] == _DROPPED
-        }
+            )
+            found.setdefault(identity, []).append(Decision(row["action"], row["at"]))
+        return found
 
-    def drop(self, letters: Sequence[Letter]) -> None:
-        """Hide these letters, in one commit. Raises LoadStopped or CommitRefused."""
+    def decide(self, letters: Sequence[Letter], action: str) -> None:
+        """Record that these letters were dropped or sent again, in one commit.
+
+        Raises LoadStopped or CommitRefused.
+        """
         at_ms = now_ms()
         rows = [
             {
@@ -107,7 +117,7 @@ class LetterTable(NamedTuple):
                 "offset": one.offset,
                 "timestamp_ms": one.timestamp_ms,
                 "stage": one.stage,
-                "action": _DROPPED,
+                "action": action,
                 "at": at_ms * 1000,
             }
             for one in letters
@@ -126,6 +136,7 @@ class LetterTable(NamedTuple):
         for row in _rows(letters, list(fields)):
             found = absent | {fields[name]: value for name, value in row.items()}
             found.setdefault("offset_end", found["offset"] + 1)
+            found["attempt"] = found.get("attempt") or 0
             headers = found.pop("headers", None) or ()
             pairs = tuple((one["key"], one["value"]) for one in headers)
             yield Letter(table=self.table, headers=pairs, **found)

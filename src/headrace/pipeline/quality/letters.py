@@ -30,6 +30,16 @@ class Identity(NamedTuple):
     timestamp_ms: int | None  # differs in a topic that was created again, if its ID is not known
 
 
+class Decision(NamedTuple):
+    """What was decided about a letter."""
+
+    action: str
+    at_ms: int
+
+
+DROPPED, RESENT = "dropped", "resent"
+
+
 class Letter(NamedTuple):
     """A record that became no row, or a range of records that were lost."""
 
@@ -39,12 +49,14 @@ class Letter(NamedTuple):
     rule: str | None  # the expectation that failed
     reason: str
     topic: str
-    topic_id: str | None  # pipelines do not know it
+    topic_id: str | None  # None: a row of a function
     partition: int
     offset: int
     offset_end: int  # above offset + 1 for a range
     timestamp_ms: int | None  # of the record
     written_ms: int
+    attempt: int = 0  # how often the record was sent again before it failed
+    sinks: str | None = None  # the tables and topics that lack the record; None: all
     key: bytes | None = None
     value: bytes | None = None
     headers: tuple[tuple[str, bytes | None], ...] = ()
@@ -59,6 +71,21 @@ class Letter(NamedTuple):
             self.stage,
             self.timestamp_ms,
         )
+
+    def is_settled_by(self, decision: Decision) -> bool:
+        """Whether lists leave this letter out. One that failed again after it was sent is back."""
+        return decision.action == DROPPED or decision.at_ms >= self.written_ms
+
+    @property
+    def why_not_resent(self) -> str:
+        """Why this letter cannot be sent again; empty if it can."""
+        if self.pipeline is None:
+            return "a load reads its topics only; load the records again with --reload-from"
+        if self.partition < 0:
+            return "it is a row of a function and not a record"
+        if self.topic_id is None:
+            return "an older version wrote it, without the ID of its topic"
+        return ""
 
     @property
     def place(self) -> Place:

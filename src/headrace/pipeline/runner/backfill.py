@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as F
 
+from headrace.model.dead_letters import retry_topic
 from headrace.model.ids import TopicPartition
 from headrace.pipeline.analysis import time_column
 from headrace.pipeline.errors import RunRefused
@@ -17,9 +18,9 @@ from headrace.pipeline.graph import Query, inputs_of
 from headrace.pipeline.loading import load
 from headrace.pipeline.runner.directory import PipelineDirectory
 from headrace.pipeline.runner.fanout import Fanout, job_table
-from headrace.pipeline.runner.history import records_before
+from headrace.pipeline.runner.history import records_before, with_retries_before
 from headrace.pipeline.runner.planning import Plan, done_offsets, make_plan
-from headrace.pipeline.runner.records import arrived, deduplicated
+from headrace.pipeline.runner.records import deduplicated
 from headrace.pipeline.runner.settings import RunSettings
 from headrace.pipeline.runner.streams import prepared
 from headrace.pipeline.tables import BatchName
@@ -81,8 +82,11 @@ def _backfill(
     ends: dict[TopicPartition, int],
 ) -> Iterator[Recomputed]:
     fanout = Fanout(plan.file.name, plan.nodes, query, plan.schemas, settings)
-    history = records_before(spark, settings, fanout.sources, ends)
-    records = deduplicated(arrived(history), fanout.sources).persist()
+    sources = fanout.sources
+    history = records_before(spark, settings, sources, ends)
+    retries = retry_topic(plan.file.name)
+    history = with_retries_before(spark, settings, history, retries, sources, ends)
+    records = deduplicated(history, sources).persist()
     name = BatchName(plan.directory.ensure_query_id(query.name), last)
     try:
         for table in query.tables:

@@ -1,20 +1,92 @@
-"""The dead letters of a pipeline: records and rows that no function sees, with stage and reason."""
+"""Keeps the dead letters of a pipeline: records and rows that no function sees, with the reason.
 
-from pathlib import Path
+Each letter goes to a table and to a topic, both before the sinks that lack its record. Both drop
+what a batch that runs again writes again.
+"""
+
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from headrace.model.dead_letters import (
+    DEAD_LETTER_TOPIC,
+    HEADER_PREFIX,
+    LETTER_SIZE_MAX,
+    LETTER_VALUE_SIZE_MAX,
+)
+from headrace.pipeline.runner.kept import Kept
+from headrace.pipeline.runner.settings import RunSettings
 from headrace.pipeline.tables import BatchName, JobTable, Rules
+from headrace.spark.source_schema import HEADERS
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 TABLE = "_dead_letters"
 _KEY = ("topic", "partition", "offset", "stage")
 
 
-def dead_letters(rows: "DataFrame", warehouse: Path, pipeline: str, batch: BatchName) -> int:
-    """Keep the letters of a batch, once. ``rows`` have ``stage``, ``rule`` and ``reason``."""
-    table = JobTable(warehouse / TABLE, Rules(_KEY))
-    return table.append(rows.withColumn("pipeline", F.lit(pipeline)), batch).row_count
+class DeadLetters:
+    """The letters of one pipeline."""
+
+    def __init__(self, pipeline: str, settings: RunSettings) -> None:
+        self._pipeline = pipeline
+        self._settings = settings
+
+    def write(self, letters: "DataFrame", batch: BatchName, part: str = "") -> None:
+        """Keep letters (``LETTER_COLUMNS``), once. A batch writes each ``part`` of them at once."""
+        named = BatchName(f"{batch.query}/{part}" if part else batch.query, batch.number)
+        kept = Kept(letters.withColumn("pipeline", F.lit(self._pipeline)))
+        try:
+            JobTable(self._settings.table(TABLE), Rules(_KEY)).append(kept.rows, named)
+            if self._settings.source:  # examples have no cluster
+                self._send(letter_records(kept.rows), named)
+        finally:
+            kept.release()
+
+    def _send(self, records: "DataFrame", batch: BatchName) -> None:
+        writer = records.write.format("headrace").mode("append")
+        for name, value in self._settings.source.items():
+            writer = writer.option(name, value)
+        (
+            writer.option("topic", DEAD_LETTER_TOPIC)
+            .option("kafka.max.request.size", LETTER_SIZE_MAX)
+            .option("delivery", "exactly-once")
+            .option("delivery.id", f"{batch.query}/{TABLE}")
+            .option("delivery.batch", batch.number)
+            .save()
+        )
+
+
+def letter_records(letters: "DataFrame") -> "DataFrame":
+    """Letters as records of the topic: those of their records, with headers of ours."""
+    is_whole = F.coalesce(F.length("value"), F.lit(0)) <= LETTER_VALUE_SIZE_MAX
+    ours = {
+        "stage": F.col("stage"),
+        "pipeline": F.col("pipeline"),
+        "rule": F.col("rule"),
+        "reason": F.col("reason"),
+        "topic": F.col("topic"),
+        "topicid": F.col("topic_id"),
+        "partition": F.col("partition"),
+        "offset": F.col("offset"),
+        "timestamp": F.unix_millis("timestamp"),
+        "attempt": F.col("attempt"),
+        "sinks": F.col("sinks"),
+        # The table has the value.
+        "omitted": F.when(~is_whole, F.length("value")),
+    }
+    added = F.array(*(_header(name, value) for name, value in ours.items()))
+    given = F.coalesce(F.col("headers"), F.array().cast(HEADERS))
+    return letters.select(
+        "key",
+        F.when(is_whole, F.col("value")).alias("value"),
+        F.concat(given, F.filter(added, lambda one: one["value"].isNotNull())).alias("headers"),
+    )
+
+
+def _header(name: str, value: "Column") -> "Column":
+    return F.struct(
+        F.lit(HEADER_PREFIX + name).alias("key"),
+        value.cast("string").cast("binary").alias("value"),
+    )

@@ -19,7 +19,7 @@ from headrace.pipeline.analysis import analyze
 from headrace.pipeline.errors import BadPipeline
 from headrace.pipeline.graph import Node, queries
 from headrace.pipeline.loading import PipelineFile, mistake_of
-from headrace.pipeline.runner.fanout import Fanout, job_table
+from headrace.pipeline.runner.fanout import Done, Fanout, job_table
 from headrace.pipeline.runner.history import record_schema
 from headrace.pipeline.runner.records import arrived, deduplicated, source_rows
 from headrace.pipeline.runner.settings import RunSettings
@@ -108,10 +108,10 @@ class _Trial:
         schema = record_schema().add("_number", IntegerType())
         return arrived(self._spark.createDataFrame(rows, schema))
 
-    def _keep(self, node: Node, rows: "DataFrame", batch: BatchName) -> int:
+    def _keep(self, node: Node, rows: "DataFrame", batch: BatchName) -> Done:
         found = rows.toArrow().to_pylist()
         self._sent.setdefault(node.name, []).extend(found)
-        return len(found)
+        return Done(len(found))
 
     def _compare(self, name: str, expected: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         node = self._nodes[name]

@@ -16,7 +16,13 @@ from headrace.pipeline.errors import ExpectationFailed
 from headrace.pipeline.graph import Node
 from headrace.pipeline.rules import RECORD, holds_columns
 from headrace.pipeline.runner.kept import Kept
-from headrace.pipeline.runner.records import RECORD_COLUMNS
+from headrace.pipeline.runner.records import (
+    ATTEMPT,
+    RECORD_COLUMNS,
+    SINKS,
+    TOPIC_ID,
+    as_letters,
+)
 from headrace.pipeline.runner.settings import RunSettings
 from headrace.pipeline.tables import BatchName, JobTable, Rules
 from headrace.pipeline.warehouse.bad_share import BadShare
@@ -130,28 +136,36 @@ class Judged:
             here = records.where(F.col("topic") == self._node.declared.topic)
             letters = here.join(places, ["partition", "offset"])
         else:
-            # A name for the letter in place of an offset: the same when the batch runs again.
-            mark = F.xxhash64(F.lit(batch.query), F.lit(batch.number), self._json())
-            given = {
-                "topic": F.lit(self._node.name),
-                "partition": F.lit(_NO_RECORD),
-                "offset": F.shiftrightunsigned(mark, 1),
-                "value": self._json(),
-            }
-            letters = bad.select(
-                *(
-                    given.get(name, F.lit(None)).cast(KAFKA_COLUMNS[name]).alias(name)
-                    for name in RECORD_COLUMNS
-                ),
-                why.alias("why"),
-            )
-        return letters.select(*RECORD_COLUMNS, F.lit(STAGE).alias("stage"), "why.*")
+            rows = bad.select(self._json().alias("_json"), why.alias("why"))
+            letters = row_records(rows, self._node, F.col("_json"), batch)
+        return as_letters(letters, F.lit(STAGE), F.col("why.reason"), rule=F.col("why.rule"))
 
     def _quarantine(self) -> list[tuple[str, Rule]]:
         return [one for one in self._columns.items() if one[1].action == "quarantine"]
 
     def _json(self) -> "Column":
         return F.to_json(F.struct(*(F.col(f"`{name}`") for name in self._values)))
+
+
+def row_records(rows: "DataFrame", node: Node, value: "Column", batch: BatchName) -> "DataFrame":
+    """Rows of a function, which are no records, with the columns of records."""
+    # A name for the letter in place of an offset: the same when the batch runs again.
+    mark = F.xxhash64(F.lit(batch.query), F.lit(batch.number), value)
+    given = {
+        "topic": F.lit(node.name),
+        "partition": F.lit(_NO_RECORD),
+        "offset": F.shiftrightunsigned(mark, 1),
+        "value": value,
+    }
+    nothing = F.lit(None)
+    return rows.withColumns(
+        {
+            **{name: given.get(name, nothing).cast(KAFKA_COLUMNS[name]) for name in RECORD_COLUMNS},
+            ATTEMPT: F.lit(0),
+            TOPIC_ID: nothing.cast("string"),
+            SINKS: nothing.cast("string"),
+        }
+    )
 
 
 def _why(reason: str, rule: Rule) -> "Column":

@@ -6,6 +6,7 @@ same, and writes only what is missing.
 """
 
 import logging
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -21,16 +22,28 @@ from pyspark.sql.types import StructType
 
 from headrace.pipeline.calling import call
 from headrace.pipeline.graph import Node, Query
-from headrace.pipeline.runner.dead_letters import dead_letters
+from headrace.pipeline.runner import retries
+from headrace.pipeline.runner.dead_letters import DeadLetters
 from headrace.pipeline.runner.expectations import (
     EXPECTATIONS_SCHEMA,
     Judged,
     Verdict,
     expectations_table,
+    row_records,
     rule_counts,
 )
+from headrace.pipeline.runner.isolation import RECORDS_MAX, Isolated, NotIsolated, isolate
 from headrace.pipeline.runner.kept import Kept
-from headrace.pipeline.runner.records import FATE, decoded, letters_of, rows_of, source_rows
+from headrace.pipeline.runner.records import (
+    FATE,
+    SINKS,
+    TOPIC_ID,
+    as_letters,
+    decoded,
+    letters_of,
+    rows_of,
+    source_rows,
+)
 from headrace.pipeline.runner.settings import RunSettings
 from headrace.pipeline.tables import DELETED, FOLD_FILES, NO_VERSION, BatchName, JobTable, Rules
 from headrace.pipeline.warehouse.bad_share import BadShare
@@ -57,7 +70,19 @@ READS_SCHEMA = pa.schema(
     ]
 )
 
-Send = Callable[[Node, "DataFrame", BatchName], int]
+# The bytes of a record batch beside key and value; max.message.bytes of a topic counts them.
+_RECORD_OVERHEAD = 200
+_RECORD_SIZE_MAX = 1 << 20  # Kafka's default
+
+
+class Done(NamedTuple):
+    """What was written to a table or topic, and what it would have refused."""
+
+    rows: int
+    dead_letters: int = 0
+
+
+Send = Callable[[Node, "DataFrame", BatchName], Done]
 
 
 class Written(NamedTuple):
@@ -70,6 +95,13 @@ class Written(NamedTuple):
     expectations: Mapping[str, int]  # rows that broke a rule, by function and rule
     written: Mapping[str, int]  # rows by table or topic function
     seconds: float
+
+
+class Contents(NamedTuple):
+    """What the offsets of a batch say about its records."""
+
+    topic_ids: Mapping[str, str] = {}
+    has_retries: bool = False
 
 
 class _Count(NamedTuple):
@@ -117,6 +149,8 @@ class Fanout:
         )
         self._shared = {name for name, count in uses.items() if count > 1}
         self._expectations = expectations_table(settings)
+        self._letters = DeadLetters(pipeline, settings)
+        self._retries = retries.Retries(pipeline, query.name, settings)
         self._bad_shares = {
             name: BadShare(settings.bad_share_max)
             for name in (*query.sources, *query.steps, *query.sinks)
@@ -124,42 +158,145 @@ class Fanout:
         }
 
     def run(
-        self, records: "DataFrame", batch: BatchName, pinned: Mapping[str, int] | None = None
+        self,
+        records: "DataFrame",
+        batch: BatchName,
+        pinned: Mapping[str, int] | None = None,
+        contents: Contents | None = None,
     ) -> Written:
         """Write one batch of deduplicated records. ``pinned`` are versions of other tables."""
         began_at = time.monotonic()
-        kept = Kept(decoded(records, self.sources))
-        inputs = _Inputs(self, kept.rows, batch, pinned or {})
+        contents = contents or Contents()
+        if contents.has_retries:
+            records = self._retries.not_landed(records, batch)
+        kept = Kept(decoded(_with_topic_ids(records, contents.topic_ids), self.sources))
         try:
-            counts = _counts(kept.rows)
+            written = self._run(_Batch(kept.rows, batch, pinned or {}, contents.has_retries))
+            if contents.has_retries:
+                self._retries.landed(kept.rows, batch)
+        finally:
+            kept.release()
+        return written._replace(seconds=time.monotonic() - began_at)
+
+    def _run(self, batch: "_Batch") -> Written:
+        rows = batch.rows
+        inputs = self._inputs(batch)
+        try:
+            counts = _counts(rows)
             late, dropped = self._late(counts)
-            verdicts = self._judge(inputs)
+            try:
+                verdicts = self._judge(inputs)
+            except _FunctionFailed as failed:
+                return self._run_without_bad(batch, failed)
             told = [one for one in verdicts if one.node.name in self._counted]
-            letters = self._write_letters(inputs, counts, told, batch)
+            letters = self._write_letters(inputs, counts, told, batch.name)
             topics = {one.topic for one in self.sources if one.name in self._counted}
             read = [one for one in counts if one.topic in topics]
-            self._reads.append_few(_reads(self._pipeline, read), batch)
+            self._reads.append_few(_reads(self._pipeline, read), batch.name)
             if self._bad_shares:
-                self._expectations.append_few(rule_counts(self._pipeline, told), batch)
+                self._expectations.append_few(rule_counts(self._pipeline, told), batch.name)
             written = {}
             is_small = sum(one.events for one in counts) < _SMALL_BATCH
             for name in self._query.sinks:
-                with _naming(self._nodes[name]):
-                    rows = inputs.of(name)
-                    # Starting a second task, and reading its file later, costs more than it saves.
-                    made = rows.coalesce(1) if is_small else rows
-                    written[name] = self._write(name, made, batch)
+                done = self._write_sink(name, inputs, batch, is_small=is_small)
+                written[name] = done.rows
+                letters += done.dead_letters
         finally:
             inputs.release()
-            kept.release()
         for one in verdicts:
             self._bad_shares[one.node.name].add(one.quarantined, one.rows)
         total = sum(one.events for one in counts)
-        failed = {
+        failed_rules = {
             f"{one.node.name}.{rule}": count for one in told for rule, count in one.failed.items()
         }
-        seconds = time.monotonic() - began_at
-        return Written(total, late, dropped, letters, failed, written, seconds)
+        return Written(total, late, dropped, letters, failed_rules, written, 0.0)
+
+    def _inputs(self, batch: "_Batch", rows: "DataFrame | None" = None) -> "_Inputs":
+        return _Inputs(self, batch.rows if rows is None else rows, batch.name, batch.pinned)
+
+    # --- records for which a function fails ------------------------------------------------
+
+    def _run_without_bad(self, batch: "_Batch", failed: "_FunctionFailed") -> Written:
+        """Run the batch without the records for which a function with rules fails."""
+        name = failed.node.name
+        found = self._isolated(batch, batch.rows, failed, lambda inputs: inputs.verdict(name))
+        try:
+            self._write_failed(found, failed.node, self._query.sinks, batch.name)
+            written = self._run(batch._replace(rows=found.good))
+        finally:
+            found.release()
+        letters = written.dead_letters + found.count
+        return written._replace(rows=written.rows + found.count, dead_letters=letters)
+
+    def _write_sink(
+        self, name: str, inputs: "_Inputs", batch: "_Batch", *, is_small: bool
+    ) -> "Done":
+        """Write a table or topic, without the records for which its functions fail."""
+        node = self._nodes[name]
+        rows = batch.rows
+        ours = inputs
+        if batch.has_retries:
+            rows = rows.where(F.col(SINKS).isNull() | F.array_contains(F.split(SINKS, ","), name))
+            ours = self._inputs(batch, rows)
+        try:
+            with _naming(node):
+                made = ours.of(name)
+                # Starting a second task, and reading its file later, costs more than it saves.
+                made = made.coalesce(1) if is_small else made
+                return self._write(name, made, batch.name)
+        except _FunctionFailed as failed:
+            found = self._isolated(batch, rows, failed, lambda inputs: _compute(inputs.of(name)))
+        finally:
+            if ours is not inputs:
+                ours.release()
+        without = self._inputs(batch, found.good)
+        try:
+            self._write_failed(found, node, [name], batch.name)
+            with _naming(node):
+                done = self._write(name, without.of(name), batch.name)
+            return done._replace(dead_letters=done.dead_letters + found.count)
+        finally:
+            without.release()
+            found.release()
+
+    def _isolated(
+        self,
+        batch: "_Batch",
+        rows: "DataFrame",
+        failed: "_FunctionFailed",
+        compute: "Callable[[_Inputs], object]",
+    ) -> Isolated:
+        """Raises what failed, unless it fails for a few records only."""
+
+        def fails(some: "DataFrame") -> str | None:
+            inputs = self._inputs(batch, some)
+            try:
+                with _naming(failed.node):
+                    compute(inputs)
+            except _FunctionFailed as again:
+                return again.text
+            finally:
+                inputs.release()
+            return None
+
+        log.warning("%s. Looking for the records for which it fails", failed)
+        try:
+            found = isolate(rows, fails)
+        except NotIsolated as many:
+            more = f" (for more than {RECORDS_MAX} records)" if many.found else ""
+            raise PipelineError(f"{failed}{more}") from failed
+        if not found.count:
+            found.release()
+            raise PipelineError(str(failed)) from failed
+        return found
+
+    def _write_failed(
+        self, found: Isolated, node: Node, sinks: Sequence[str], batch: BatchName
+    ) -> None:
+        reason = F.concat(F.lit(f"{node.kind} {node.name}: "), found.reason())
+        lacking = F.coalesce(F.col(SINKS), F.lit(",".join(sinks)))
+        letters = as_letters(found.bad, F.lit("step"), reason, sinks=lacking)
+        self._letters.write(letters, batch, f"step/{node.name}")
 
     def fold(self, spark: "SparkSession") -> None:
         limits = {
@@ -219,43 +356,87 @@ class Fanout:
         verdicts: Sequence[Verdict],
         batch: BatchName,
     ) -> int:
-        kept = {source.topic for source in self.sources if source.late != "deadletter"}
+        # Another query of the pipeline may read the same records.
+        ours = [source for source in self.sources if source.name in self._counted]
+        topics = {source.topic for source in ours}
+        kept = {source.topic for source in ours if source.late != "deadletter"}
         count = sum(
             one.events
             for one in counts
-            if one.fate is not None and not (one.fate == "late" and one.topic in kept)
+            if one.topic in topics
+            and one.fate is not None
+            and not (one.fate == "late" and one.topic in kept)
         )
-        frames = [letters_of(inputs.records, self.sources)] if count else []
+        frames = [letters_of(inputs.records, ours)] if count else []
         for verdict in verdicts:
             if verdict.quarantined:
                 judged = inputs.judged[verdict.node.name]
                 frames.append(judged.letters(inputs.records, batch))
                 count += verdict.quarantined
         if frames:
-            letters = reduce(lambda one, other: one.unionAll(other), frames)
-            dead_letters(letters, self._settings.warehouse, self._pipeline, batch)
+            self._letters.write(reduce(lambda one, other: one.unionAll(other), frames), batch)
         return count
 
-    def _write(self, name: str, rows: "DataFrame", batch: BatchName) -> int:
+    def _write(self, name: str, rows: "DataFrame", batch: BatchName) -> "Done":
         if name in self._query.tables:
-            return self._tables[name].append(rows, batch).row_count
+            return Done(self._tables[name].append(rows, batch).row_count)
         return self._send(self._nodes[name], rows, batch)
 
-    def _send_rows(self, node: Node, rows: "DataFrame", batch: BatchName) -> int:
-        """Write to a topic in one transaction, whose marker names the query and the batch."""
+    def _send_rows(self, node: Node, rows: "DataFrame", batch: BatchName) -> "Done":
+        """Write to a topic in one transaction, whose marker names the query and the batch.
+
+        Records that the topic would refuse are dead letters.
+        """
+        size_max = self._settings.record_sizes.get(node.declared.topic, _RECORD_SIZE_MAX)
+        kept = Kept(topic_records(rows, node.option("key")))
+        try:
+            refused = _refused(node, size_max)
+            count, bad = kept.rows.agg(F.count("*"), F.count(refused)).head() or (0, 0)
+            if bad:
+                records = row_records(
+                    kept.rows.where(refused.isNotNull()).select(
+                        F.col("key").alias("_key"),
+                        F.col("value").alias("_json"),
+                        refused.alias("_why"),
+                    ),
+                    node,
+                    F.col("_json"),
+                    batch,
+                ).withColumn("key", F.col("_key").cast("binary"))
+                letters = as_letters(records, F.lit("sink"), F.col("_why"))
+                self._letters.write(letters, batch, f"sink/{node.name}")
+            if count > bad:
+                self._write_topic(node, kept.rows.where(refused.isNull()), size_max, batch)
+            return Done(count - bad, bad)
+        finally:
+            kept.release()
+
+    def _write_topic(
+        self, node: Node, records: "DataFrame", size_max: int, batch: BatchName
+    ) -> None:
         source = self._settings.source
         name = source.get("kafka.client.id", "headrace")
-        return write_frame(
-            topic_records(rows, node.option("key")),
+        write_frame(
+            records,
             {
                 **source,
                 "kafka.client.id": f"{name}-{self._pipeline}-{self._query.name}",
+                "kafka.max.request.size": str(size_max),
                 "topic": node.declared.topic,
                 "delivery": "exactly-once",
                 "delivery.id": f"{batch.query}/{node.name}",
                 "delivery.batch": str(batch.number),
             },
         )
+
+
+class _Batch(NamedTuple):
+    """The decoded records of a batch."""
+
+    rows: "DataFrame"
+    name: BatchName
+    pinned: Mapping[str, int]  # versions of other tables
+    has_retries: bool
 
 
 class _Inputs:
@@ -337,16 +518,58 @@ class _Inputs:
         return made
 
 
+class _FunctionFailed(PipelineError):
+    """Spark could not compute the rows of a function."""
+
+    def __init__(self, node: Node, text: str) -> None:
+        super().__init__(str(node.mistake(text)))
+        self.node = node
+        self.text = text
+
+
 @contextmanager
 def _naming(node: Node) -> Iterator[None]:
-    """Name the table or topic whose rows Spark could not compute."""
+    """Name the function whose rows Spark could not compute."""
     from pyspark.errors import PySparkException
 
     try:
         yield
     except PySparkException as failed:
-        text = str(failed).strip().split("\n")[0]
-        raise PipelineError(str(node.mistake(text))) from failed
+        raise _FunctionFailed(node, _reason(str(failed))) from failed
+
+
+def _reason(text: str) -> str:
+    """The error of a Python function in a message of Spark, or its first line."""
+    errors = re.findall(r"^(?:\w+\.)*[A-Z]\w+(?:Error|Exception)?: .+$", text, re.MULTILINE)
+    return errors[-1] if "Traceback" in text and errors else text.strip().split("\n")[0]
+
+
+def _compute(rows: "DataFrame") -> None:
+    rows.write.format("noop").mode("overwrite").save()
+
+
+def _with_topic_ids(records: "DataFrame", ids: Mapping[str, str]) -> "DataFrame":
+    found = F.lit(None).cast("string")
+    for topic, topic_id in ids.items():
+        found = F.when(F.col("topic") == topic, topic_id).otherwise(found)
+    return records.withColumn(TOPIC_ID, F.coalesce(TOPIC_ID, found))
+
+
+def _refused(node: Node, size_max: int) -> "Column":
+    """Why the topic would refuse a record; null if it would not."""
+    size = F.coalesce(F.length("key"), F.lit(0)) + F.coalesce(F.octet_length("value"), F.lit(0))
+    refused = F.when(
+        size > size_max - _RECORD_OVERHEAD,
+        F.concat(
+            F.lit("the record has "),
+            size.cast("string"),
+            F.lit(f" bytes, more than max.message.bytes of topic {node.declared.topic} allows"),
+        ),
+    )
+    if node.option("compacted"):
+        reason = f"the record has no key, which the compacted topic {node.declared.topic} needs"
+        refused = refused.when(F.col("key").isNull(), reason)
+    return refused
 
 
 def job_table(node: Node, settings: RunSettings) -> JobTable:
@@ -379,6 +602,7 @@ def forget_counts(pipeline: str, spark: "SparkSession", settings: RunSettings) -
     for table, schema in (
         (_reads_table(settings), READS_SCHEMA),
         (expectations_table(settings), EXPECTATIONS_SCHEMA),
+        (retries.retries_table(settings), retries.SCHEMA),
     ):
         if table.version() is not None:
             none = spark.createDataFrame([], from_arrow_schema(schema))

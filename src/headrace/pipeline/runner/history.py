@@ -8,13 +8,20 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from pyspark.sql import Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from headrace.model.ids import TopicPartition, id_to_text
 from headrace.pipeline.errors import RunRefused
 from headrace.pipeline.events import RAW
-from headrace.pipeline.runner.records import RECORD_COLUMNS, SourceRows
+from headrace.pipeline.runner.records import (
+    ATTEMPT,
+    RECORD_COLUMNS,
+    SourceRows,
+    arrived,
+    with_retries,
+)
 from headrace.pipeline.runner.settings import RunSettings
 from headrace.pipeline.warehouse.offsets import txn_id
 from headrace.pipeline.warehouse.spark_reader import read_table
@@ -57,6 +64,27 @@ def records_before(
     for frame in frames[1:]:
         records = records.unionByName(frame)
     return records
+
+
+def with_retries_before(
+    spark: "SparkSession",
+    settings: RunSettings,
+    records: "DataFrame",
+    retry_topic: str,
+    sources: Sequence[SourceRows],
+    ends: Ends,
+) -> "DataFrame":
+    """These records, with the time at which each arrived; retries stand for their records."""
+    ours = {place: end for place, end in ends.items() if place.topic == retry_topic}
+    known = arrived(records)
+    if not any(ours.values()):
+        return known
+    retries = _from_topics(spark, settings, dict.fromkeys(ours, 0), ours)
+    both = known.unionByName(with_retries(retries, retry_topic, sources))
+    newest = F.row_number().over(
+        Window.partitionBy("topic", "partition", "offset").orderBy(F.desc(ATTEMPT))
+    )
+    return both.withColumn("_nth", newest).where("_nth = 1").drop("_nth")
 
 
 def _loaded(

@@ -7,7 +7,8 @@ columns and functions, and the checkpoint remains valid.
 Time is judged per record, against its own Kafka timestamp, which is capped by the clock of the
 driver when the batch was planned. So the same records give the same rows in one batch or in
 many. The watermark follows the same timestamps, not event time: an event from the year 2100 or
-1970 neither moves it nor falls behind it.
+1970 neither moves it nor falls behind it. A retry is judged by the timestamp of its record, and
+moves the watermark by its own.
 """
 
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
+from headrace.model.dead_letters import HEADER_PREFIX
 from headrace.pipeline.graph import Node, duration_ms
 from headrace.pipeline.rules import RECORD
 from headrace.spark.ddl import parse_fields
@@ -28,8 +30,14 @@ if TYPE_CHECKING:
 # The clock of a producer may be this far ahead.
 AHEAD_MS = 600_000
 ARRIVED, EVENT, FATE, REASON = "_arrived", "_event", "_fate", "_reason"
+# Of a retry: how often it was tried, the ID of its topic, and the sinks that lack it (null: all).
+ATTEMPT, TOPIC_ID, SINKS = "_attempt", "_topic_id", "_sinks"
+_CLOCK = "_clock"  # moves the watermark
 _CORRUPT = "_corrupt"
 RECORD_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "headers", "value")
+LETTER_COLUMNS = (
+    *RECORD_COLUMNS, "topic_id", "attempt", "sinks", "stage", "rule", "reason"
+)  # fmt: skip
 
 
 class SourceRows(NamedTuple):
@@ -67,7 +75,43 @@ def source_rows(node: Node) -> SourceRows:
 
 def arrived(records: "DataFrame") -> "DataFrame":
     """Records with the time at which each arrived. Spark keeps the clock of a batch."""
-    return records.withColumn(ARRIVED, F.least("timestamp", F.current_timestamp()))
+    time = F.least("timestamp", F.current_timestamp())
+    nothing = F.lit(None).cast("string")
+    return records.withColumns(
+        {ARRIVED: time, _CLOCK: time, ATTEMPT: F.lit(0), TOPIC_ID: nothing, SINKS: nothing}
+    )
+
+
+def with_retries(
+    records: "DataFrame", retry_topic: str, sources: Sequence[SourceRows]
+) -> "DataFrame":
+    """As ``arrived``; a retry stands for its record, with its topic, place and timestamp.
+
+    Records of the retry topic that are no retries for these sources are left out.
+    """
+    is_retry = F.col("topic") == retry_topic
+    ours = arrived(records)
+    place = {
+        "topic": _header("topic"),
+        "partition": _header("partition").cast("int"),
+        "offset": _header("offset").cast("long"),
+        "timestamp": F.timestamp_millis(_header("timestamp").cast("long")),
+        "headers": F.filter("headers", lambda one: ~one["key"].startswith(HEADER_PREFIX)),
+        ARRIVED: F.timestamp_millis(_header("timestamp").cast("long")),
+        ATTEMPT: _header("attempt").cast("int"),
+        TOPIC_ID: _header("topicid"),
+        SINKS: _header("sinks"),
+    }
+    found = ours.withColumns(
+        {name: F.when(is_retry, one).otherwise(F.col(name)) for name, one in place.items()}
+    )
+    return found.where(F.col("topic").isin([source.topic for source in sources]))
+
+
+def _header(name: str) -> "Column":
+    """The text of one of our headers; null without it."""
+    ours = F.filter("headers", lambda one: one["key"] == HEADER_PREFIX + name)
+    return F.get(ours, F.lit(0))["value"].cast("string")
 
 
 def deduplicated(records: "DataFrame", sources: Sequence[SourceRows]) -> "DataFrame":
@@ -83,6 +127,10 @@ def deduplicated(records: "DataFrame", sources: Sequence[SourceRows]) -> "DataFr
         identified,
         F.lit(None).cast("string"),
     )
+    if records.isStreaming:
+        # The event of a retry came before, as a dead letter.
+        retry = F.concat_ws("/", F.lit("retry"), TOPIC_ID, place, ATTEMPT)
+        event = F.when(F.col(ATTEMPT) > 0, retry).otherwise(event)
     named = records.withColumn(EVENT, F.coalesce(event, F.concat(F.lit("place/"), place)))
     key = ["topic", EVENT]
     order = (ARRIVED, "partition", "offset")
@@ -90,7 +138,7 @@ def deduplicated(records: "DataFrame", sources: Sequence[SourceRows]) -> "DataFr
         window_ms = max(source.lateness_ms for source in identified)
         # The operator keeps the first of equal events that it meets in a batch. Sorted, that is
         # the one that arrived first, as it is when they come in two batches.
-        kept = named.withWatermark(ARRIVED, f"{window_ms} milliseconds")
+        kept = named.withWatermark(_CLOCK, f"{window_ms} milliseconds")
         sorted_ = kept.repartition(*key).sortWithinPartitions(*order)
         return sorted_.dropDuplicatesWithinWatermark(key).drop(EVENT)
     nth = F.row_number().over(Window.partitionBy(*key).orderBy(*order))
@@ -104,7 +152,9 @@ def _event(source: SourceRows) -> "Column":
 
 
 def _is_late(source: SourceRows, time: "Column") -> "Column":
-    return time < F.col(ARRIVED) - F.make_interval(secs=F.lit(source.lateness_ms / 1000))
+    """A retry is not: who sends a late record again wants it to count."""
+    limit = F.col(ARRIVED) - F.make_interval(secs=F.lit(source.lateness_ms / 1000))
+    return (F.col(ATTEMPT) == 0) & (time < limit)
 
 
 def decoded(records: "DataFrame", sources: Sequence[SourceRows]) -> "DataFrame":
@@ -172,9 +222,25 @@ def letters_of(records: "DataFrame", sources: Sequence[SourceRows]) -> "DataFram
     letters = records.where(F.col(FATE).isNotNull())
     if kept:
         letters = letters.where((F.col(FATE) != "late") | ~F.col("topic").isin(kept))
-    return letters.select(
+    return as_letters(letters, F.col(FATE), F.col(REASON))
+
+
+def as_letters(
+    records: "DataFrame",
+    stage: "Column",
+    reason: "Column",
+    *,
+    rule: "Column | None" = None,
+    sinks: "Column | None" = None,
+) -> "DataFrame":
+    """Records with the columns of dead letters."""
+    nothing = F.lit(None).cast("string")
+    return records.select(
         *RECORD_COLUMNS,
-        F.col(FATE).alias("stage"),
-        F.lit(None).cast("string").alias("rule"),
-        F.col(REASON).alias("reason"),
+        F.col(TOPIC_ID).alias("topic_id"),
+        F.col(ATTEMPT).alias("attempt"),
+        (F.col(SINKS) if sinks is None else sinks).alias("sinks"),
+        stage.alias("stage"),
+        (nothing if rule is None else rule).alias("rule"),
+        reason.alias("reason"),
     )

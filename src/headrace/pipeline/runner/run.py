@@ -7,6 +7,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.model.dead_letters import (
+    DEAD_LETTER_CONFIGS,
+    DEAD_LETTER_TOPIC,
+    RETRY_CONFIGS,
+    retry_topic,
+)
 from headrace.pipeline.loading import load
 from headrace.pipeline.runner.directory import PipelineDirectory
 from headrace.pipeline.runner.fanout import forget_counts
@@ -66,7 +72,7 @@ def run(
 
 def _start(plan: Plan, spark: "SparkSession", settings: RunSettings, stack: ExitStack) -> _Running:
     _start_over(plan, spark, settings)
-    _create_topics(plan, settings)
+    settings = _with_topics(plan, settings)
     running = _Running(plan.directory, [])
     for query in plan.queries:
         stream = Stream(plan, query, spark, settings)
@@ -112,15 +118,24 @@ def _start_over(plan: Plan, spark: "SparkSession", settings: RunSettings) -> Non
         plan.directory.forget_queries()
 
 
-def _create_topics(plan: Plan, settings: RunSettings) -> None:
+def _with_topics(plan: Plan, settings: RunSettings) -> RunSettings:
+    """Create the topics of a pipeline that are missing; the settings know their limits."""
     wanted = [node for node in plan.file.nodes if node.kind == "topic"]
-    if not wanted:
-        return
+    retries = retry_topic(plan.file.name)
     options = parse_source({**settings.source, "subscribe": "unused"}, streaming=False)
     cluster = Cluster(options.client)
     try:
+        cluster.create_topic(DEAD_LETTER_TOPIC, -1, DEAD_LETTER_CONFIGS)
+        cluster.create_topic(retries, 1, RETRY_CONFIGS)
         for node in wanted:
             policy = {"cleanup.policy": "compact"} if node.option("compacted") else {}
             cluster.create_topic(node.declared.topic, -1, policy)
+        names = [node.declared.topic for node in wanted]
+        limits = cluster.topic_setting(names, "max.message.bytes") if names else {}
+        retry_partitions = len(cluster.topics([retries])[retries].leaders)
     finally:
         cluster.close()
+    return settings._replace(
+        record_sizes={name: int(limit) for name, limit in limits.items()},
+        retry_partitions=retry_partitions,
+    )

@@ -19,6 +19,8 @@ class RunSettings(NamedTuple):
     reset: bool = False  # delete tables and checkpoints first
     batch_records_max: int = BATCH_RECORDS_MAX
     bad_share_max: float = BAD_SHARE_MAX
+    retry_partitions: int = 1  # of the topic of retries
+    record_sizes: Mapping[str, int] = {}  # max.message.bytes of the topics that are written
 
     def table(self, name: str) -> Path:
         return self.warehouse / name

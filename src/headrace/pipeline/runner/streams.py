@@ -8,14 +8,17 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headrace.model.dead_letters import retry_topic
 from headrace.pipeline.graph import Query
-from headrace.pipeline.runner.fanout import Fanout, Written
+from headrace.pipeline.runner.fanout import Contents, Fanout, Written
 from headrace.pipeline.runner.planning import Plan
-from headrace.pipeline.runner.records import arrived, deduplicated
+from headrace.pipeline.runner.records import deduplicated, with_retries
 from headrace.pipeline.runner.session import pool_of
 from headrace.pipeline.runner.settings import RunSettings
 from headrace.pipeline.tables import BatchName
+from headrace.spark.cluster import EARLIEST, LATEST
 from headrace.spark.failures import PipelineError
+from headrace.spark.stream_offset import OURS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -25,7 +28,7 @@ log = logging.getLogger("headrace.pipeline")
 _STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _TASK_RECORDS_MIN = 5_000
 _LOOK_EVERY_S = 0.05
-_INITIALIZING = "Initializing sources"  # Spark's words
+_INITIALIZING = "Initializing"  # in Spark's words: StreamExecution, then sources
 _NO_ANSWER = "Python worker failed to connect back"
 _START_TRIES = 5
 _FINISH_WITHIN_S = 60.0  # the batch of a query that is stopped
@@ -87,6 +90,7 @@ class Stream:
             settings,
             counted=plan.counted(query),
         )
+        self._retry_topic = retry_topic(plan.file.name)
         self._foreign = [name for name in query.inputs if name not in query.tables]
         self._written: dict[int, Written] = {}
         self._told = -1
@@ -109,8 +113,8 @@ class Stream:
         reader = spark.readStream.format("headrace")
         options = {
             **self._settings.source,
-            **(self._settings.start or {"startingOffsets": "earliest"}),
-            "subscribe": ",".join(source.topic for source in self._fanout.sources),
+            **self._starting(),
+            "subscribe": ",".join([*self._topics, self._retry_topic]),
             "includeHeaders": "true",
             "maxOffsetsPerTrigger": str(self._settings.batch_records_max),
             # A task of its own for a partition with few records costs more than reading them.
@@ -122,7 +126,8 @@ class Stream:
         }
         for name, value in options.items():
             reader = reader.option(name, value)
-        rows = deduplicated(arrived(reader.load()), self._fanout.sources)
+        sources = self._fanout.sources
+        rows = deduplicated(with_retries(reader.load(), self._retry_topic, sources), sources)
         trigger: dict[str, Any] = {"processingTime": f"{self._query.trigger_ms} milliseconds"}
         if self._settings.once:
             trigger = {"availableNow": True}
@@ -134,6 +139,33 @@ class Stream:
             .trigger(**trigger)
             .start()
         )
+
+    @property
+    def _topics(self) -> list[str]:
+        return [source.topic for source in self._fanout.sources]
+
+    def _starting(self) -> Mapping[str, str]:
+        """Where a new query starts. One that starts over reads the records of retries again."""
+        if self._settings.start is not None:
+            return self._settings.start
+        if not self._settings.reset:
+            return {"startingOffsets": "earliest"}
+        ours = (one for one in self._plan.readings if one.query == self._query.name)
+        first = {
+            one.topic: dict.fromkeys(map(str, range(one.partitions)), EARLIEST) for one in ours
+        }
+        retries = dict.fromkeys(map(str, range(self._settings.retry_partitions)), LATEST)
+        return {"startingOffsets": json.dumps({**first, self._retry_topic: retries})}
+
+    def _contents(self, number: int) -> Contents:
+        ends = self._plan.directory.offsets(self._query.name, number)
+        ours = ends[OURS]
+        before = ours.get("start")
+        if before is None and number:
+            before = self._plan.directory.offsets(self._query.name, number - 1)
+        retries = self._retry_topic
+        has_retries = ends.get(retries, {}) != (before or {}).get(retries, {})
+        return Contents({topic: ours["ids"].get(topic, "") for topic in self._topics}, has_retries)
 
     def _land(self, records: "DataFrame", number: int) -> None:
         if self._finishing.is_set():
@@ -147,7 +179,9 @@ class Stream:
             pins = self._fanout.versions(self._foreign)
             if pins:
                 pins = self._plan.directory.pinned(self._query.name, number, pins)
-            self._written[number] = self._fanout.run(records, BatchName(self._id, number), pins)
+            self._written[number] = self._fanout.run(
+                records, BatchName(self._id, number), pins, self._contents(number)
+            )
         except BaseException as failed:
             self.failure = failed
             raise
@@ -164,13 +198,16 @@ class Stream:
         even if one query is started at a time. Nothing has happened then, and it is started again.
         """
         for _ in range(_START_TRIES):
-            while self.is_active() and self._running.status["message"] == _INITIALIZING:
+            while self.is_active() and self._is_initializing():
                 time.sleep(_LOOK_EVERY_S)
             failed = None if self.is_active() else self._running.exception()
             if failed is None or _NO_ANSWER not in str(failed):
                 return
             log.warning("The source of query %s did not start in time; trying again", self.group)
             self._running = self._start(self._spark)
+
+    def _is_initializing(self) -> bool:
+        return str(self._running.status["message"]).startswith(_INITIALIZING)
 
     def finish(self) -> None:
         """Ask the query to end after the batch that it writes now. ``end_if_idle`` ends it."""
