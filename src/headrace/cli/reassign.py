@@ -251,7 +251,7 @@ def verify(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Show how far the moves are; remove finished throttles.
+    """Show the progress of moves; remove throttles at the end.
 
     Removes the throttles once none of the moves is in progress. The exit status is 0 if all moves
     are completed, and 1 otherwise.
