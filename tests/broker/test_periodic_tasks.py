@@ -1,6 +1,7 @@
 """Periodic tasks use the current settings and do not block requests."""
 
 import asyncio
+from dataclasses import replace
 
 from confluent_kafka import Producer
 
@@ -45,6 +46,50 @@ def test_compaction_includes_replicas_without_leadership(monkeypatch, tmp_path):
         monkeypatch.setattr(LogCleaner, "clean_dirtiest", clean_dirtiest)
         inside.run(periodic.PeriodicTasks(inside.services).compact())
     assert ("t", 1) in offered
+
+
+def test_every_other_round_includes_replicas_without_leadership_too(tmp_path):
+    never = {"replica.high.watermark.checkpoint.interval.ms": "999999999"}
+    with (
+        Broker(data=tmp_path, config=never) as broker,
+        RawClient(broker.bootstrap_servers) as client,
+    ):
+        client.create_topic("t", flush_ms="3600000")
+        identity = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+        record = Record(0, broker_time_ms(broker), None, b"x")
+        assert client.produce("t", build_batch([record], **identity)).error_code == 0
+        inside = Inside(broker)
+        log = inside.replica("t").log
+        inside.do(lambda: lose_leadership(inside.services, "t"))
+        later = replace(inside.services, world=EightDaysLater(inside.services.world))
+        rounds = periodic.PeriodicTasks(later)
+
+        inside.run(rounds.checkpoint())
+        file = tmp_path / "replication-offset-checkpoint"
+        wait_until(lambda: file.exists() and "t 0 1" in file.read_text())
+        assert log.flusher.recovery_point == 0
+        inside.run(rounds.flush())
+        assert log.flusher.recovery_point == 1
+        assert list(log.producers.entries) == [7]
+        inside.run(rounds.expire_producers())
+        assert list(log.producers.entries) == []
+        assert log.log_start == 0
+        inside.run(rounds.retain())
+        assert log.log_start == 1
+
+
+class EightDaysLater:
+    """The clock of another world, beyond flush.ms, producer expiration and retention.ms."""
+
+    def __init__(self, world):
+        self._world = world
+
+    def now(self):
+        return self._world.now() + 8 * 86_400_000
+
+
+def broker_time_ms(broker):
+    return Inside(broker).services.world.now()
 
 
 def test_flush_ms_of_a_topic_created_later_is_applied(tmp_path):

@@ -51,8 +51,8 @@ def decommission(
         bool,
         typer.Option(
             "--force",
-            help="Accept fewer replicas where no other broker is left for one, and leave "
-            "partitions behind that nobody else can copy: they go offline.",
+            help="Continue if too few brokers remain for all replicas, and if this broker has the "
+            "only copy of a partition: that partition stays, and goes offline with the broker.",
         ),
     ] = False,
     server_file: Annotated[
@@ -60,7 +60,7 @@ def decommission(
         typer.Option(
             "--stop",
             metavar="SERVER.PROPERTIES",
-            help="Then stop the broker that runs on this machine with this file.",
+            help="Stop the broker afterwards: the one that runs on this machine with this file.",
         ),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -70,9 +70,9 @@ def decommission(
 ) -> None:
     """Move all partitions away from a broker.
 
-    Waits with a progress bar. Interrupted or killed, the moves go on: run the command again to
-    continue. The broker may be down, if other replicas are in sync. With --stop, the broker is
-    stopped at the end; otherwise stop it on its machine.
+    Shows the progress until all partitions have moved. If the command is interrupted, the moves
+    continue; run it again to wait for them. The broker may be offline if its partitions have other
+    replicas in sync. Without --stop, stop the broker on its machine at the end.
     """
     rate = parse_rate(throttle)
     with open_cluster(Connection(bootstrap, settings, client_file)) as cluster:

@@ -53,15 +53,16 @@ app = noun(
 Places = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="TOPIC:PARTITION:OFFSET", help="Records; all that the options select if none."
+        metavar="TOPIC:PARTITION:OFFSET", help="Records. Default: all that the options select."
     ),
 ]
 OfPipeline = Annotated[
-    str | None, typer.Option("--pipeline", metavar="NAME", help="Only those of this pipeline.")
+    str | None,
+    typer.Option("--pipeline", metavar="NAME", help="Only dead letters of this pipeline."),
 ]
 OfTable = Annotated[
     str | None,
-    typer.Option("--table", metavar="DIR|URL", help="Only those of this loaded table."),
+    typer.Option("--table", metavar="DIR|URL", help="Only dead letters of this loaded table."),
 ]
 OfTopic = Annotated[
     str | None, typer.Option("--topic", metavar="TOPIC", help="Only records of this topic.")
@@ -79,7 +80,8 @@ Since = Annotated[
     typer.Option(
         "--since",
         metavar="TIME",
-        help="Only letters written since: ISO 8601, or a duration before now (90s, 2h, 1d).",
+        help="Only dead letters written since this time: ISO 8601, or a duration before now "
+        "(90s, 2h, 1d).",
     ),
 ]
 
@@ -93,7 +95,7 @@ Since = Annotated[
 )
 def list_(
     each: Annotated[
-        bool, typer.Option("--each", help="Show single letters instead of a summary.")
+        bool, typer.Option("--each", help="List each dead letter instead of a summary.")
     ] = False,
     pipeline: OfPipeline = None,
     table: OfTable = None,
@@ -101,7 +103,7 @@ def list_(
     stage: OfStage = None,
     since: Since = None,
     limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=1, help="Show so many lines at most.")
+        int, typer.Option("--limit", metavar="N", min=1, help="Print at most N lines.")
     ] = 100,
     warehouse: Warehouse = Path("warehouse"),
     storage: StorageOptions = None,
@@ -140,7 +142,10 @@ def list_(
 )
 def show(
     place: Annotated[
-        str, typer.Argument(metavar="TOPIC:PARTITION:OFFSET", help="Where the record was.")
+        str,
+        typer.Argument(
+            metavar="TOPIC:PARTITION:OFFSET", help="Topic, partition and offset of the record."
+        ),
     ],
     pipeline: OfPipeline = None,
     table: OfTable = None,
@@ -150,7 +155,7 @@ def show(
 ) -> None:
     """Show the dead letters of one record.
 
-    Also shows letters that were dropped or sent again.
+    Includes dead letters that were dropped or sent again.
     """
     wanted = _wanted(pipeline, table, places=[_place(place)])
     documents: list[dict[str, Any]] = []
@@ -222,7 +227,7 @@ def resend(
     stage: OfStage = None,
     since: Since = None,
     again: Annotated[
-        bool, typer.Option("--again", help="Send letters that were sent before too.")
+        bool, typer.Option("--again", help="Include dead letters that were already sent.")
     ] = False,
     yes: Yes = False,
     warehouse: Warehouse = Path("warehouse"),
@@ -233,9 +238,9 @@ def resend(
 ) -> None:
     """Send dead letters back to their pipeline. Asks for confirmation on a terminal.
 
-    Only this pipeline reads them: no other reader of the topic sees a record twice. Each letter
-    lands once, however often it is sent. If it fails again, it is a new letter with one attempt
-    more.
+    Only that pipeline reads the records again; other consumers of the topic do not. However often
+    a dead letter is sent, its results are written once. A record that fails again becomes a new
+    dead letter, with a higher attempt number.
     """
     found = _selected(
         warehouse, None, places, pipeline, None, topic, stage, since, "sent",

@@ -121,8 +121,9 @@ def generate(
 ) -> None:
     """Print assignments that spread topics evenly.
 
-    Moves as few replicas as possible. Prints one line of JSON for 'plan' and 'execute', with the
-    present replicas: once a partition has others, the plan is refused. Changes nothing.
+    Moves as few replicas as possible. Prints one line of JSON, the input of 'plan' and 'execute'.
+    It includes the current replicas: if they change, 'plan' and 'execute' refuse the file. This
+    command changes nothing.
     """
     if topics and topics_file is not None:
         raise values.wrong("give topics or --topics-file, not both")
@@ -156,8 +157,8 @@ def plan(
         typer.Option(
             "--out",
             metavar="FILE",
-            help="Write the plan with the present replicas: 'execute' refuses it once a partition "
-            "has others.",
+            help="Write the assignments with the current replicas to a file. If the replicas "
+            "change, 'execute' refuses the file.",
         ),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -191,7 +192,10 @@ def execute(
     throttle: Throttle = None,
     additional: Annotated[
         bool,
-        typer.Option("--additional", help="Join or replace moves that are in progress."),
+        typer.Option(
+            "--additional",
+            help="Start beside other moves in progress, and replace those of the same partitions.",
+        ),
     ] = False,
     waits: Annotated[
         bool, typer.Option("--wait/--no-wait", help="Wait until all partitions have moved.")
@@ -203,8 +207,9 @@ def execute(
 ) -> None:
     """Move partitions to the brokers in the file.
 
-    Prints the present assignment first, for the way back. Waits with a progress bar, and removes
-    the throttles at the end. If the command is interrupted, the moves go on: run it again to wait.
+    Prints the current assignment first; keep it to move the partitions back. Shows the progress
+    until all partitions have moved, then removes the throttles. If the command is interrupted, the
+    moves continue; run it again to wait for them.
     """
     rate = parse_rate(throttle)
     with _opened(file, bootstrap, settings, client_file) as (cluster, now, targets):
@@ -212,7 +217,7 @@ def execute(
         todo = reassignment_run.planned(cluster, now, targets)
         before = {one: now.assigned[one] for one in targets}
         if format is Format.TABLE:
-            output.line("Assignment before, for the way back:")
+            output.line("Current assignment (keep it to move the partitions back):")
             output.line_of_json(document(before))
         done = reassignment_run.run_moves(
             cluster,
@@ -246,9 +251,10 @@ def verify(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Show how far the moves are; remove finished throttles.
+    """Show the progress of moves; remove throttles at the end.
 
-    Removes the throttles once all moves are completed. The exit status is then 0, and 1 before.
+    Removes the throttles once none of the moves is in progress. The exit status is 0 if all moves
+    are completed, and 1 otherwise.
     """
     targets = read_reassignment(file).targets
     with open_cluster(Connection(bootstrap, settings, client_file)) as cluster:

@@ -28,18 +28,22 @@ def size(
             "--in",
             metavar="MB/s",
             min=0.001,
-            help="Mean rate of all producers together, after compression, in MB/s.",
+            help="Mean rate of all producers together, after compression.",
         ),
     ],
     retention: Annotated[
-        str, typer.Option("--retention", metavar="TIME", help="Time to keep records: 36h, 7d, 2w.")
+        str,
+        typer.Option("--retention", metavar="TIME", help="How long to keep records: 36h, 7d, 2w."),
     ] = "7d",
     replicas: Annotated[
-        int, typer.Option("--replicas", metavar="N", min=1, help="Replicas of each partition.")
+        int,
+        typer.Option("--replicas", metavar="N", min=1, help="Number of replicas per partition."),
     ] = 3,
     readers: Annotated[
         int,
-        typer.Option("--readers", metavar="N", min=0, help="Groups that read all records."),
+        typer.Option(
+            "--readers", metavar="N", min=0, help="Consumer groups that read all records."
+        ),
     ] = 1,
     consumer_rate: Annotated[
         float,
@@ -47,19 +51,19 @@ def size(
             "--consumer-rate",
             metavar="MB/s",
             min=0.001,
-            help="What one consumer processes. A partition has one consumer per group.",
+            help="Rate that one consumer can process. A partition has one consumer per group.",
         ),
     ] = 10.0,
     cores: Annotated[
         int,
-        typer.Option("--cores", metavar="N", min=1, help="Cores of a machine."),
+        typer.Option("--cores", metavar="N", min=1, help="Cores per machine."),
     ] = 4,
     format: OutputFormat = Format.TABLE,
 ) -> None:
     """Estimate the size of a cluster.
 
-    Calculates from the measurements in docs/sizing.md; connects to no cluster. A broker uses one
-    core, so a machine runs one broker per core, less one core for the system.
+    Calculates from the measurements in docs/sizing.md, without a connection to a cluster. A broker
+    uses one core. A machine runs one broker per core, except for one core that the system needs.
     """
     duration_ms = values.duration_ms(retention)
     if duration_ms is None or duration_ms == 0:

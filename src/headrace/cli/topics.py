@@ -198,7 +198,7 @@ def alter(
             "--replicas",
             "--replication-factor",
             metavar="N",
-            help="New number of replicas per partition. Waits until they are in sync.",
+            help="New number of replicas per partition. The command waits until they are in sync.",
             min=1,
         ),
     ] = None,
@@ -218,7 +218,7 @@ def alter(
 ) -> None:
     """Add partitions, or change the replication factor.
 
-    With more partitions, most keys map to another partition.
+    Additional partitions change the partition of most keys.
     """
     if (count is None) == (factor is None):
         raise values.wrong("give one of --partitions and --replication-factor")

@@ -70,8 +70,8 @@ def verify_replicas(
     """Compare the replicas of partitions.
 
     Fetches every partition from all its in-sync replicas, up to the high watermark at the start,
-    and compares the bytes. Replicas of compacted topics are cleaned at different times: there, the
-    last value of each key is compared. Includes internal topics.
+    and compares the bytes. The replicas of a compacted topic are cleaned at different times, so the
+    command compares the last value of each key instead. Includes internal topics.
 
     The exit status is 0 if all replicas are the same, and 1 if one differs or could not be
     compared.

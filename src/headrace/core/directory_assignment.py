@@ -56,7 +56,7 @@ class DirectoryAssignment:
         self._topics = loaded.topics
         self._deleted = dict(deleted)
         self._online = online
-        self.offline: set[TopicPartition] = set()  # their directory was not online at the start
+        self._offline: set[TopicPartition] = set()  # their directory was not online at the start
 
     @classmethod
     def empty(cls, online: Callable[[], Collection[str]]) -> Self:
@@ -161,8 +161,16 @@ class DirectoryAssignment:
             places[state.topic_partition] = (
                 failed if directory_id is None else self._name(directory_id)
             )
-        self.offline |= places.keys()
+        self._offline |= places.keys()
         return places
+
+    def is_offline(self, topic_partition: TopicPartition) -> bool:
+        """Whether the partition's directory was not online at the start."""
+        return topic_partition in self._offline
+
+    def abandon(self, topic_partition: TopicPartition) -> None:
+        """Give up the offline directory of a partition, which gets another one."""
+        self._offline.discard(topic_partition)
 
     def has_lost(
         self, topics: Iterable[TopicState], without_directory: Iterable[PartitionState]

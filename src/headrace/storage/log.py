@@ -50,6 +50,7 @@ from headrace.storage.segment import Segment
 from headrace.storage.segment_files import SegmentDamaged
 from headrace.storage.segment_indexes import StagedBatch
 from headrace.storage.segments import Segments
+from headrace.storage.unfinished_copies import UnfinishedCopies
 
 if TYPE_CHECKING:
     from headrace.storage.index_rebuild import IndexRebuilds
@@ -90,7 +91,6 @@ class Log:
         "closed",
         "config",
         "copies",
-        "copy_directory_ids",
         "directory",
         "epoch_file",
         "flusher",
@@ -135,9 +135,7 @@ class Log:
         self.log_start = max(log_start, self.segments.first_base_offset)
         self.log_end = self.staged_end = loaded.log_end
         self.flusher = LogFlusher(self, min(recovery_point, loaded.log_end), now)
-        self.copies: set[Path] = set()  # directories that moves of this log are writing
-        # The log directories with such copies, including offline ones.
-        self.copy_directory_ids: set[str] = set()
+        self.copies = UnfinishedCopies()
         self._epoch_saved = _NO_EPOCH  # the latest in the file; a new one is saved before its batch
         self._views: list[memoryview] = []
         self._staged: list[StagedBatch] = []

@@ -71,7 +71,7 @@ def load_log(
     if directory.offsets.recovery_point(topic_partition) == 0:
         opened.flusher.created()
     if (note := checkpoint.FUTURE_DIRECTORIES) in listing.names:
-        opened.copy_directory_ids.update(checkpoint.read_future_directories(files, path / note))
+        opened.copies.noted(checkpoint.read_future_directories(files, path / note))
     if not listing.log_sizes:
         opened.save_leader_epochs()
     if loaded.recovered_size:

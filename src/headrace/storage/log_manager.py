@@ -275,7 +275,11 @@ class LogManager:
         those.
         """
         found = self._logs.get(topic_partition)
-        return set() if found is None else set(found.copy_directory_ids)
+        return set() if found is None else set(found.copies.directory_ids)
+
+    def take_unfinished_move(self, topic_partition: TopicPartition) -> FutureCopy:
+        """The copy of a move that the last shutdown interrupted, for the caller to resume."""
+        return self.unfinished_moves.pop(topic_partition)
 
     def _met_bug(self, error: Exception) -> None:
         """Called by the thread of a background job, also while a shutdown waits."""
@@ -363,7 +367,7 @@ def _mark_for_deletion(log: Log) -> None:
     """Release a log and rename its directory; the files are removed later."""
     log.abandon()
     # The copies first: a start that finds only a copy takes it for the log.
-    for copy in sorted(log.copies):
+    for copy in log.copies.paths:
         with suppress(OSError):
             log.directory.delete_partition(copy, log.topic_partition)
     log.path = log.directory.delete_partition(

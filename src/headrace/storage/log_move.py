@@ -115,8 +115,7 @@ class LogMove:
         self._copy = LogCopy(self._files, self.path, lambda: self.is_over)
         if copy is None:
             self._create()
-        moving.copies.add(self.path)
-        moving.copy_directory_ids.add(target.directory_id)
+        moving.copies.add(self.path, target.directory_id)
         _write_note(moving, sync=False)
 
     def _create(self) -> None:
@@ -187,10 +186,7 @@ class LogMove:
             self.log.directory.later(0, partial(_write_note, self.log, sync=False))
 
     def _forget_copy(self) -> None:
-        copies = self.log.copies
-        copies.discard(self.path)
-        if all(path.parent != self.target.path for path in copies):
-            self.log.copy_directory_ids.discard(self.target.directory_id)
+        self.log.copies.remove(self.path, self.target.directory_id)
 
     def suspend(self) -> None:
         """Leave the copy for the next start, which resumes the move. For a thread."""
@@ -461,7 +457,7 @@ def _write_note(moving: Log, *, sync: bool) -> None:
         checkpoint.write_future_directories(
             moving.directory.files,
             f"{moving.path}/{checkpoint.FUTURE_DIRECTORIES}",
-            sorted(moving.copy_directory_ids),
+            moving.copies.directory_ids,
             sync=sync,
         )
     except FileNotFoundError:

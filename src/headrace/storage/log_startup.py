@@ -66,10 +66,9 @@ class LogStartup:
             self._settle_copies(topic_partition)
         online = {each.directory_id for each in self._directories if each.offline is None}
         for opened in self.logs.values():
-            if opened.copy_directory_ids:
-                opened.copy_directory_ids -= online
+            opened.copies.not_found_in(online)
         for topic_partition, copy in self.unfinished_moves.items():
-            self.logs[topic_partition].copy_directory_ids.add(copy.directory.directory_id)
+            self.logs[topic_partition].copies.add(copy.path, copy.directory.directory_id)
 
     def _open_directory(self, directory: LogDirectory) -> None:
         files = directory.files
@@ -151,7 +150,6 @@ class LogStartup:
             try:
                 if copy is youngest and copy.directory is not opened.directory:
                     mark_incomplete(copy.directory.files, copy.path)
-                    opened.copies.add(copy.path)
                     self.unfinished_moves[topic_partition] = copy
                 else:
                     _log.info("%s: deleting an unfinished copy", copy.path)

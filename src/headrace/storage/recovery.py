@@ -98,7 +98,9 @@ def load(
 ) -> Loaded:
     """Open every segment of ``listing``, the last one as the active one.
 
-    ``compacted`` tells whether compaction may have removed records at the end of a segment.
+    ``compacted`` tells whether compaction may have removed records at the end of a segment. A
+    gap between two segments is then no sign of damage, so that a power failure that took the end
+    of an unflushed segment but not the next segment remains undetected.
     """
     bases = sorted(listing.log_sizes)
     segments = [

@@ -27,7 +27,8 @@ def test_a_partition_on_an_offline_directory_is_not_created_again():
     known = Directories({0: "a", 1: "b"}, online={"a"})
     places = known.assignment.find_offline([TOPIC], TOPIC.partitions, failed="")
     assert places == {TopicPartition("t", 1): "/b (directory.id b)"}
-    assert known.assignment.offline == {TopicPartition("t", 1)}
+    assert known.assignment.is_offline(TopicPartition("t", 1))
+    assert not known.assignment.is_offline(TopicPartition("t", 0))
 
 
 def test_a_partition_that_was_never_recorded_waits_only_while_a_directory_is_offline():

@@ -25,6 +25,7 @@ SHOWN_BY = {
     ),
     "test_a_partition_with_an_error_is_left_out_for_a_while": ("replica.fetch.backoff.ms",),
     "test_a_follower_that_stops_fetching_leaves_the_isr": ("replica.lag.time.max.ms",),
+    "test_an_unclean_election_where_it_is_allowed": ("unclean.leader.election.enable",),
     "test_a_consumer_reads_from_the_replica_in_its_rack": ("replica.selector.class",),
     "test_a_throttled_replica_is_held_back_until_the_rate_allows_it": (
         "follower.replication.throttled.rate",

@@ -57,7 +57,7 @@ class Deletions:
         self._dynamic_config = dynamic_config
         self._tasks = tasks
         self._pending: dict[str, _Deletion] = {}
-        term.when_ended.append(self._release)
+        term.on_end(self._release)
 
     @property
     def states(self) -> Iterable[PartitionState]:

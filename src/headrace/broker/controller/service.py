@@ -192,7 +192,7 @@ class ControllerService:
     async def _elect_leader(self, topic_partition: TopicPartition, *, unclean: bool) -> None:
         async with self._changes.lock:
             assignment = None
-            if unclean and topic_partition in self._changes.directory_assignment.offline:
+            if unclean and self._changes.directory_assignment.is_offline(topic_partition):
                 assignment = self._abandon(topic_partition)
             change = elections.decide_election(
                 self._changes.controller, topic_partition, unclean=unclean
@@ -213,7 +213,7 @@ class ControllerService:
             "log directory is offline",
             topic_partition,
         )
-        self._changes.directory_assignment.offline.discard(topic_partition)
+        self._changes.directory_assignment.abandon(topic_partition)
         self._changes.logs.delete(topic_partition)
         self._changes.controller.replicas_failed(
             [topic_partition], self._changes.broker_id, failed=False

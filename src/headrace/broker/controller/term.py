@@ -41,7 +41,7 @@ class Term:
         self.ended = False
         self._on_end = on_end
         self._lock = asyncio.Lock()
-        self.when_ended: list[Callable[[], None]] = []
+        self._listeners: list[Callable[[], None]] = []
         self._created_zxids: dict[TopicPartition, int] = {}  # of the first state
 
     @asynccontextmanager
@@ -67,8 +67,12 @@ class Term:
         self.ended = True
         self.store.end()
         self.channels.close_all()
-        for listener in self.when_ended:
+        for listener in self._listeners:
             listener()
+
+    def on_end(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` when the term ends, for whatever reason."""
+        self._listeners.append(listener)
 
     # --- within a turn
 

@@ -167,10 +167,10 @@ class LogDirMoves:
 
     def resume(self) -> None:
         """Continue the moves that the last shutdown interrupted, of partitions hosted by now."""
-        for topic_partition, copy in list(self._logs.unfinished_moves.items()):
+        for topic_partition in list(self._logs.unfinished_moves):
             replica = self._replicas.get(*topic_partition)
             if replica is not None:
-                del self._logs.unfinished_moves[topic_partition]
+                copy = self._logs.take_unfinished_move(topic_partition)
                 try:
                     self.request(replica.log, copy.directory, copy.path)
                 except Rejected as refusal:

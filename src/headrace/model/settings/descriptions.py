@@ -6,7 +6,10 @@ Imported only when a text is needed: a start without a remark does not load this
 from headrace.model.settings import kafka
 
 REASONS = {
-    "clusters": "it concerns several brokers; clusters come with a later release",
+    "elected_at_once": "an unclean election happens as soon as it is allowed and needed",
+    "peers": "replica.socket.timeout.ms and controller.socket.timeout.ms limit what brokers wait",
+    "one_listener": "the controller uses the listener that other brokers connect to",
+    "no_elr": "the state of a partition in ZooKeeper has no eligible leader replicas",
     "one_coordinator": "one group coordinator serves both group protocols",
     "patterns": "patterns are matched again when topics change, not by a timer",
     "at_once": "the group coordinator writes every decision immediately, without a buffer",
@@ -251,6 +254,9 @@ MEANINGS = {
     "reserved.broker.max.id": "the cluster generates broker ids above this number",
     "security.inter.broker.protocol": (
         "protocol of the listener that other brokers connect to, if none is named"
+    ),
+    "unclean.leader.election.enable": (
+        "elect a replica outside of the ISR if no member of the ISR is alive; records may be lost"
     ),
     "zookeeper.connect": (
         "hosts of the ZooKeeper ensemble, and a path below which the cluster has its nodes: "

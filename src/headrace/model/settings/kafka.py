@@ -276,7 +276,7 @@ BROKER: dict[str, Row] = {
     "replica.socket.timeout.ms": Row("int", "30000", None, "", ""),
     "replication.quota.window.num": Row("int", "11", (1, None), "", ""),
     "replication.quota.window.size.seconds": Row("int", "1", (1, None), "", ""),
-    "request.timeout.ms": Row("int", "30000", None, "", "clusters"),
+    "request.timeout.ms": Row("int", "30000", None, "", "peers"),
     "sasl.client.callback.handler.class": Row("class", None, None, "", "sasl"),
     "sasl.enabled.mechanisms": Row("list", "GSSAPI", None, "b", "sasl"),
     "sasl.jaas.config": Row("password", None, None, "b", "sasl"),
@@ -343,8 +343,8 @@ BROKER: dict[str, Row] = {
     "share.coordinator.threads": Row("int", "1", (1, None), "", "share"),
     "share.coordinator.write.timeout.ms": Row("int", "5000", (1, None), "", "share"),
     "share.fetch.purgatory.purge.interval.requests": Row("int", "1000", None, "", "parked"),
-    "socket.connection.setup.timeout.max.ms": Row("long", "30000", None, "", "clusters"),
-    "socket.connection.setup.timeout.ms": Row("long", "10000", None, "", "clusters"),
+    "socket.connection.setup.timeout.max.ms": Row("long", "30000", None, "", "peers"),
+    "socket.connection.setup.timeout.ms": Row("long", "10000", None, "", "peers"),
     "socket.listen.backlog.size": Row("int", "50", (1, None), "", ""),
     "socket.receive.buffer.bytes": Row("int", "102400", None, "", ""),
     "socket.request.max.bytes": Row("int", "104857600", (1, None), "", ""),
@@ -384,8 +384,8 @@ BROKER: dict[str, Row] = {
     "transaction.state.log.segment.bytes": Row("int", "104857600", (1, None), "", ""),
     "transaction.two.phase.commit.enable": Row("bool", "false", None, "", "unstable"),
     "transactional.id.expiration.ms": Row("int", "604800000", (1, None), "", ""),
-    "unclean.leader.election.enable": Row("bool", "false", None, "c", "clusters"),
-    "unclean.leader.election.interval.ms": Row("long", "300000", (1, None), "", "clusters"),
+    "unclean.leader.election.enable": Row("bool", "false", None, "c", ""),
+    "unclean.leader.election.interval.ms": Row("long", "300000", (1, None), "", "elected_at_once"),
     "unstable.api.versions.enable": Row("bool", "false", None, "", "unstable"),
     "unstable.feature.versions.enable": Row("bool", "false", None, "", "unstable"),
 }
@@ -424,7 +424,7 @@ TOPIC: dict[str, Row] = {
     "segment.index.bytes": Row("int", "10485760", (4, None), "c", ""),
     "segment.jitter.ms": Row("long", "0", (0, None), "c", ""),
     "segment.ms": Row("long", "604800000", (1, None), "c", ""),
-    "unclean.leader.election.enable": Row("bool", "false", None, "c", "clusters"),
+    "unclean.leader.election.enable": Row("bool", "false", None, "c", ""),
 }
 
 GROUP: dict[str, Row] = {

@@ -52,9 +52,9 @@ BROKER: dict[str, OldRow] = {
     "zookeeper.sync.time.ms": ("int", "2000", (), "zookeeper"),
     # until 3.9
     "auto.include.jmx.reporter": ("bool", "true", (), "java"),
-    "control.plane.listener.name": ("str", None, (), "clusters"),
+    "control.plane.listener.name": ("str", None, (), "one_listener"),
     "delegation.token.master.key": ("password", None, (("delegation.token.secret.key", 1),), ""),
-    "eligible.leader.replicas.enable": ("bool", "false", (), "clusters"),
+    "eligible.leader.replicas.enable": ("bool", "false", (), "no_elr"),
     "group.coordinator.new.enable": ("bool", "false", (), "one_coordinator"),
     "group.share.enable": ("bool", "false", (), "share"),
     "group.share.max.groups": ("short", "10", (), "share"),

@@ -166,7 +166,7 @@ async def test_a_failed_log_directory_gives_its_partitions_other_leaders():
         ]
         assert told[0].offline_replicas == [1]
         assert await session.children(paths.LOG_DIR_EVENTS) == []
-        assert cluster.brokers[1].count(m.StopReplicaRequest) >= 1
+        await until(lambda: cluster.brokers[1].count(m.StopReplicaRequest) >= 1)
 
 
 @in_loop
