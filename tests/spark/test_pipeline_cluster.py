@@ -86,7 +86,7 @@ def packages(tmp_path):
 
 
 def view(number):
-    at = START + timedelta(seconds=number)
+    at = START + timedelta(milliseconds=100 * number)
     value = {"event_id": str(number), "at": at.isoformat(), "visitor": number % 50}
     return json.dumps(value | {"page": f"/{number % PAGES}"})
 
