@@ -283,7 +283,9 @@ async def test_a_read_after_a_reconnect_fires_the_other_watches_of_the_node(prox
 @in_loop
 async def test_a_flood_of_calls_at_the_moment_of_the_cut_does_not_block_the_loop(proxy, connect):
     chroot = connect.partition("/")[2]
-    async with opened(f"127.0.0.1:{proxy.port}/{chroot}") as tree:
+    # The session outlasts the loop below, which blocks the event loop.
+    address = f"127.0.0.1:{proxy.port}/{chroot}"
+    async with opened(address, session_timeout_ms=40_000) as tree:
         events, session = Events(tree), tree.session
         flood = [asyncio.create_task(tree.get("/")) for _ in range(2000)]
         proxy.cut()
