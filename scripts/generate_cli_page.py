@@ -57,22 +57,24 @@ INTRODUCTION = """\
 
 
 def help_of(*words: str) -> str:
-    printed = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    written = io.BytesIO()
+    printed = io.TextIOWrapper(written, encoding="utf-8")
     with redirect_stdout(printed):
         try:
             main([*words, "--help"])
         except SystemExit as ended:
             assert ended.code == 0, words
     printed.flush()
-    text = printed.buffer.getvalue().decode()  # type: ignore[attr-defined]
+    text = written.getvalue().decode()
     return "\n".join(line.rstrip() for line in text.strip().splitlines())
 
 
 def commands() -> Iterator[tuple[str, ...]]:
     """The words of every command, in the order of the help."""
     root = typer.main.get_command(built(list(COMMANDS)))
+    assert isinstance(root, typer.core.TyperGroup)
     for name in COMMANDS:
-        yield from _within(root.commands[name], name)  # type: ignore[attr-defined]
+        yield from _within(root.commands[name], name)
 
 
 def _within(command: object, *words: str) -> Iterator[tuple[str, ...]]:

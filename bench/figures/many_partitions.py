@@ -20,7 +20,7 @@ _TOPIC = "many"
 _PROBED = "probed"
 _PARTITIONS = 2000
 _DESCRIPTIONS = 5
-_SETTLE_S = 5
+_SETTLE_S = 5  # caches fill and background work ends before idle costs are measured
 
 _CREATE = "create, until all replicas exist"
 _CREATE_ANSWERED = "create, until all partitions are led"
@@ -75,7 +75,7 @@ def _measure(run: Run, samples: Samples, side: str, cluster: Cluster, count: int
     time.sleep(_SETTLE_S)
     seconds = run.sized(20, 2)
     cpu_before = _brokers_cpu_seconds(cluster)
-    time.sleep(seconds)
+    time.sleep(seconds)  # the interval that is measured
     taken[_IDLE_CPU] = 100 * (_brokers_cpu_seconds(cluster) - cpu_before) / seconds
     replicas = count * len(IDS) / 1000
     taken[_MEMORY] = (cluster.brokers_mb() - memory_before) / replicas
@@ -152,7 +152,7 @@ def _one_record_per_second_in_each(cluster: Cluster, count: int) -> Iterator[Non
     )
     trickle = subprocess.Popen(line, stdout=subprocess.PIPE)
     try:
-        time.sleep(_SETTLE_S)
+        time.sleep(_SETTLE_S)  # until records flow to every partition
         yield
     finally:
         trickle.terminate()

@@ -61,9 +61,9 @@ def live(run: Run) -> list[Row]:
     for limits in _LIMITS:
         name = f"{limits.rate:,} events/s: "
         with _running(run, limits.rate) as watched:
-            time.sleep(run.sized(120, 60))  # the JVM compiles
+            time.sleep(run.sized(120, 60))  # the JVM compiles in the first batches
             watched.begin()
-            time.sleep(run.sized(600, 60))
+            time.sleep(run.sized(600, 60))  # the interval that is measured
             found = watched.end()
         run.say(f"pipeline-live {name}{json.dumps(found)}")
         for metric, value in found.items():

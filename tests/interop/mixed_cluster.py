@@ -74,7 +74,7 @@ _START_S = 90
 _STOP_S = 60
 _EXPIRY_S = 60
 _ELECTIONS = 30
-_PORTS = range(20_000, 32_000)  # below those that Linux gives to outgoing connections
+_PORTS = range(20_000, 32_000)  # below the ports that Linux uses for outgoing connections
 _CLIENT_ID = "mixed-cluster"
 
 NO_CONFIG: Mapping[str, str] = {}

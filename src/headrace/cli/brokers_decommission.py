@@ -132,7 +132,7 @@ def _report(
 
 
 def _targets(now: Snapshot, broker_id: int, force: bool) -> tuple[Assignment, list[Partition]]:
-    """Where the broker's partitions go, and those that cannot."""
+    """The new replicas of the broker's partitions, and the partitions that cannot move."""
     live = now.view.brokers
     assigned = now.assigned
     # An operator may have begun to fill the broker.

@@ -17,7 +17,7 @@ _TIMEOUT_MS = 30_000
 class Reassigning(NamedTuple):
     """A move in progress."""
 
-    replicas: list[int]  # all of them: the target, and those that will go
+    replicas: list[int]  # the target and, until the move ends, the removed ones
     added: list[int]
     removed: list[int]
 

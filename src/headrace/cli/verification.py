@@ -189,7 +189,7 @@ class PartitionVerification:
     ) -> None:
         """Drop the keys that were written again: one replica was cleaned since, the other not yet.
 
-        Also drop those that retention has deleted meanwhile.
+        Also drop keys whose record retention has deleted since.
         """
         for broker in brokers:
             now = self._bounds(broker, end)

@@ -140,7 +140,7 @@ class TermStore:
     ) -> None:
         """Replace the replicas and the id of a topic, and with them the states of ``changes``.
 
-        Raises Rejected unless it is ``before``, and the states are those that the changes expect.
+        Raises Rejected if the tree has other replicas than ``before``, or if a state has changed.
         """
         path = paths.topic(topic.name)
         node = await self._tree.get(path)

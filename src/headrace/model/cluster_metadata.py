@@ -65,7 +65,7 @@ class PartitionState(NamedTuple):
 
     @property
     def origin_replicas(self) -> tuple[BrokerId, ...]:
-        """The replicas without those that a reassignment adds."""
+        """The replicas from before the reassignment, in the present order; without one, all."""
         return tuple(broker for broker in self.replicas if broker not in self.adding)
 
     @property

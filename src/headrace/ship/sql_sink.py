@@ -85,7 +85,7 @@ class SqlSink:
         self._client: dict[str, Any] = {**(settings or {}), "bootstrap.servers": bootstrap_servers}
 
     def run(self, *, once: bool = False, stop: threading.Event | None = None) -> int:
-        """Write records until ``stop`` is set, or with ``once`` those that the topic holds now.
+        """Write records until ``stop`` is set; with ``once``, until the current end of the topic.
 
         Returns the number of records written. Raises SinkFailed, and errors of the driver.
         """
