@@ -397,3 +397,28 @@ def test_a_new_broker_with_an_old_id_and_an_empty_disk_catches_up(tmp_path):
         ends = [hosted.get("orders", partition).log.log_end for partition in range(3)]
         assert sum(ends) == 60
         producer.send(b"after")
+
+
+def test_disks_that_were_only_not_mounted_come_back_with_their_records(tmp_path):
+    with ClusterOnOneLoop(tmp_path, 3) as cluster:
+        create(cluster, partitions=3, min_insync_replicas="2")
+        producer = Acknowledged(cluster)
+        producer.send(*(b"%d" % number for number in range(60)))
+        lost = next(each for each in cluster.brokers if each != cluster.controller_id)
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+        admin.create_topics([NewTopic("alone", 1, replica_assignment=[[lost]])])["alone"].result(30)
+        producer.send(b"only copy", topic="alone")
+        cluster.kill(lost)
+        (tmp_path / str(lost)).rename(tmp_path / "unmounted")
+        cluster.start(lost)
+        for partition in range(3):
+            wait_until(lambda p=partition: len(cluster.state("orders", p).isr) == 3)
+        hosted = cluster.brokers[lost].services.replicas.get("alone", 0)
+        assert hosted is None or hosted.log.log_end == 0
+        assert cluster.state("alone").leader == -1  # an empty log may not take its place
+        cluster.kill(lost)
+        shutil.rmtree(tmp_path / str(lost))
+        (tmp_path / "unmounted").rename(tmp_path / str(lost))
+        cluster.start(lost)
+        wait_until(lambda: cluster.state("alone").leader == lost)
+        assert read_all(cluster, 1, topic="alone") == [b"only copy"]
