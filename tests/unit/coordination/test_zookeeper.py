@@ -103,8 +103,8 @@ async def test_two_clusters_share_one_zookeeper(zookeeper, connect):
 
 
 @in_loop
-async def test_a_host_that_does_not_answer_is_passed_over(zookeeper):
-    async with opened(f"127.0.0.1:{free_port()},{zookeeper.connect}/several") as tree:
+async def test_a_host_that_does_not_answer_is_passed_over(connect):
+    async with opened(f"127.0.0.1:{free_port()},{connect}") as tree:
         assert await tree.children("/") == []
 
 
