@@ -89,6 +89,9 @@ class RecordedLogs:
     def mark_offline(self, topic_partition: TopicPartition, reason: str) -> None:
         self.offline[topic_partition] = reason
 
+    def abandon_offline(self, topic_partition: TopicPartition) -> None:
+        self.offline.pop(topic_partition, None)
+
     def offline_partitions(self) -> list[TopicPartition]:
         return list(self.offline)
 

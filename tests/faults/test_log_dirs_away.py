@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from headrace.coordination.embedded import EmbeddedTree
+from headrace.coordination.tree import Unwritable
 from headrace.model.errors import ConfigError, ErrorCode
 from headrace.records.record import Record, build_batch
 from headrace.testing import Broker
@@ -294,6 +296,27 @@ def test_an_unclean_election_lets_a_lost_partition_start_over(stopped, directori
         assert client.produce("orders", A_RECORD, partition=gone).base_offset == 0
     stopped.restart()
     assert high_watermarks(stopped)[gone] == 1
+
+
+def test_an_unclean_election_that_the_tree_refuses_changes_nothing(
+    stopped, directories, monkeypatch
+):
+    (gone, *_) = partitions_in(directories[1])
+    unmount(directories[1])
+    stopped.start()
+
+    async def refuse(tree, operations):
+        raise Unwritable(operations[0].path)
+
+    with RawClient(stopped.bootstrap_servers) as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(EmbeddedTree, "multi", refuse)
+            assert elect_uncleanly(client, gone) == STORAGE_ERROR
+        assert client.produce("orders", A_RECORD, partition=gone).error_code == STORAGE_ERROR
+    stopped.stop()
+    mount_again(directories[1])
+    stopped.start()
+    assert high_watermarks(stopped) == [1, 1, 1, 1]
 
 
 def test_a_new_disk_is_used_after_the_partitions_of_the_old_one_are_deleted(stopped, directories):

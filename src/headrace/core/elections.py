@@ -235,6 +235,19 @@ def decide_election(
     return changed(state, leader=preferred, isr=state.isr)
 
 
+def decide_start_over(
+    controller: Controller, topic_partition: TopicPartition, broker: BrokerId
+) -> ChangePartition:
+    """Elect ``broker`` with an empty log, because the disk with its replica is given up.
+
+    Raises Rejected with ELECTION_NOT_NEEDED if the partition has a leader.
+    """
+    state = existing(controller, topic_partition)
+    if state.leader != NO_LEADER:
+        raise Rejected(ErrorCode.ELECTION_NOT_NEEDED)
+    return changed(state, leader=broker, isr=(broker,))
+
+
 def decide_rebalance(controller: Controller, imbalance_max: int) -> list[ChangePartition]:
     """Give leadership back to the preferred replicas of brokers that lead too little.
 

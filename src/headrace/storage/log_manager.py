@@ -261,6 +261,10 @@ class LogManager:
         """This partition cannot be served. A restart or its deletion ends that."""
         self._offline[topic_partition] = reason
 
+    def abandon_offline(self, topic_partition: TopicPartition) -> None:
+        """Let ``create`` make this partition again, though an offline directory has its log."""
+        self._offline.pop(topic_partition, None)
+
     def offline_reason(self, topic_partition: TopicPartition) -> str | None:
         """Why a partition has no log here, or None."""
         return self._offline.get(topic_partition)

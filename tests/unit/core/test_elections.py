@@ -45,6 +45,17 @@ def test_the_first_live_replica_in_sync_leads_after_a_leader_dies():
     assert change == ChangePartition(wanted._replace(offline=(1,)), 6)
 
 
+def test_a_broker_starts_over_only_with_a_partition_without_a_leader():
+    tp = TopicPartition("t", 0)
+    controller = a_controller(1, topics=(a_topic(a_state((1,), leader=NO_LEADER)),))
+    controller.replicas_failed([tp], BrokerId(1))
+    change = elections.decide_start_over(controller, tp, BrokerId(1))
+    assert (change.state.leader, change.state.isr, change.state.leader_epoch) == (1, (1,), 5)
+    with pytest.raises(Rejected) as refused:
+        elections.decide_start_over(a_controller(1, topics=(a_topic(),)), tp, BrokerId(1))
+    assert refused.value.code == ErrorCode.ELECTION_NOT_NEEDED
+
+
 def test_a_dead_follower_leaves_the_isr_with_a_new_leader_epoch():
     controller = a_controller(1, 2, 3, topics=(a_topic(),))
     (change,) = after(controller, entries(1, 2))

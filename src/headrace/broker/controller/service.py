@@ -23,7 +23,6 @@ from headrace.broker.controller.settings_changes import SettingsChanges
 from headrace.broker.metadata.dynamic_config import DynamicConfig
 from headrace.core import elections, features, reassignment, topic_changes
 from headrace.core.controller import AddPartitions, CreateTopic, DeleteTopic
-from headrace.core.directory_assignment import AssignmentChange
 from headrace.core.topics import NewTopic
 from headrace.model.cluster_metadata import PartitionState, TopicState
 from headrace.model.errors import ErrorCode, Rejected
@@ -191,35 +190,40 @@ class ControllerService:
 
     async def _elect_leader(self, topic_partition: TopicPartition, *, unclean: bool) -> None:
         async with self._changes.lock:
-            assignment = None
             if unclean and self._changes.directory_assignment.is_offline(topic_partition):
-                assignment = self._abandon(topic_partition)
-            change = elections.decide_election(
-                self._changes.controller, topic_partition, unclean=unclean
-            )
-            await self._changes.commit([change], assignment)
+                state = await self._start_over(topic_partition)
+            else:
+                change = elections.decide_election(
+                    self._changes.controller, topic_partition, unclean=unclean
+                )
+                await self._changes.commit([change])
+                state = change.state
             self._changes.publish()
-            refusal = await self._changes.host([change.state])
+            refusal = await self._changes.host([state])
             if refusal is not None:
                 raise refusal
 
-    def _abandon(self, topic_partition: TopicPartition) -> AssignmentChange | None:
-        """Abandon the offline directory of a partition, and create the partition again, empty."""
-        topic = self._changes.metadata.topics.get(topic_partition.topic)
-        if topic is None:
-            return None
+    async def _start_over(self, topic_partition: TopicPartition) -> PartitionState:
+        """Give up the offline log directory of a partition, and let it be created again, empty.
+
+        The tree decides: until it has the new log directory, the partition stays offline. A crash
+        after that leaves a partition without a directory, which a start creates again; if the old
+        log directory is back by then, the partition is served from there.
+        """
+        changes = self._changes
+        change = elections.decide_start_over(changes.controller, topic_partition, changes.broker_id)
+        topic = changes.metadata.topics[topic_partition.topic]
+        placed = changes.logs.place([topic_partition])
+        await changes.commit([change], changes.directory_assignment.decide_placed([topic], placed))
+        changes.directory_assignment.abandon(topic_partition)
+        changes.controller.replicas_failed([topic_partition], changes.broker_id, failed=False)
+        changes.logs.abandon_offline(topic_partition)
         _log.warning(
             "Creating %s again, empty: a client requested an unclean leader election while its "
             "log directory is offline",
             topic_partition,
         )
-        self._changes.directory_assignment.abandon(topic_partition)
-        self._changes.logs.delete(topic_partition)
-        self._changes.controller.replicas_failed(
-            [topic_partition], self._changes.broker_id, failed=False
-        )
-        placed = self._changes.logs.place([topic_partition])
-        return self._changes.directory_assignment.decide_placed([topic], placed)
+        return change.state
 
     async def replicas_failed(self, lost: Sequence[tuple[TopicPartition, TopicId]]) -> None:
         """Record that the disk of these replicas failed, so that they have no leader now."""

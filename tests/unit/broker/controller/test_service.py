@@ -9,7 +9,7 @@ from headrace.broker.controller.startup import FoundPartition
 from headrace.coordination import paths, values
 from headrace.coordination.config_store import NOTICE_LIFETIME_MS
 from headrace.coordination.embedded import FILE_NAME, EmbeddedTree
-from headrace.coordination.tree import ANY_VERSION, Create
+from headrace.coordination.tree import ANY_VERSION, Create, OutcomeUnknown, Unwritable
 from headrace.core.controller import CreateTopic
 from headrace.core.features import METADATA_VERSION, UPGRADE, FeatureUpdate
 from headrace.core.topics import NewTopic
@@ -527,6 +527,94 @@ async def test_an_election_fails_if_the_elected_replica_cannot_be_created(tmp_pa
         broker.replicas.refused = {lost}
         (refusal,) = await broker.controller.elect_leaders([lost], unclean=True)
         assert refusal is not None and refusal.code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+class CrashInTest(Exception):
+    """Ends an operation of the broker at this point, like a kill."""
+
+
+def interrupt_next_write(monkeypatch, error, *, stored):
+    """Let the next write to the tree raise ``error``, after it was ``stored`` or instead."""
+    write = EmbeddedTree.multi
+
+    async def interrupted(tree, operations):
+        monkeypatch.setattr(EmbeddedTree, "multi", write)
+        if stored:
+            await write(tree, operations)
+        raise error
+
+    monkeypatch.setattr(EmbeddedTree, "multi", interrupted)
+
+
+def is_offline(broker, topic_partition):
+    return (
+        topic_partition in broker.logs.offline
+        and topic_partition not in broker.replicas.hosted
+        and broker.metadata.partition(*topic_partition).offline == (broker.broker_id,)
+    )
+
+
+@in_loop
+async def test_a_lost_partition_stays_offline_until_the_tree_has_the_unclean_election(
+    tmp_path, monkeypatch
+):
+    lost = TopicPartition("t", 1)
+    async with running(tmp_path) as broker:
+        topic = await make(broker, "t", 2)
+    here = [found("t", 0, topic.topic_id)]
+    async with running(tmp_path, found=here, offline="Input/output error") as broker:
+        interrupt_next_write(monkeypatch, Unwritable("/"), stored=False)
+        (refusal,) = await broker.controller.elect_leaders([lost], unclean=True)
+        assert refusal is not None and refusal.code == ErrorCode.KAFKA_STORAGE_ERROR
+        broker.changes.publish()
+        assert is_offline(broker, lost)
+        # The next attempt is the same election, and the tree knows of the new log directory.
+        assert await broker.controller.elect_leaders([lost], unclean=True) == [None]
+        assert not is_offline(broker, lost)
+        assert broker.metadata.partition(*lost).leader == broker.broker_id
+    async with running(tmp_path) as broker:
+        recorded = broker.changes.directory_assignment.directory_of(topic.topic_id, lost)
+        assert recorded == broker.logs.directories[0].directory_id
+
+
+@in_loop
+async def test_an_unclean_election_whose_outcome_is_unknown_is_read_back(tmp_path, monkeypatch):
+    lost = TopicPartition("t", 1)
+    async with running(tmp_path) as broker:
+        topic = await make(broker, "t", 2)
+    here = [found("t", 0, topic.topic_id)]
+    for stored in (True, False):
+        async with running(tmp_path, found=here, offline="Input/output error") as broker:
+            epoch = broker.metadata.partition(*lost).leader_epoch
+            interrupt_next_write(monkeypatch, OutcomeUnknown("/"), stored=stored)
+            assert await broker.controller.elect_leaders([lost], unclean=True) == [None]
+            assert broker.metadata.partition(*lost).leader_epoch == epoch + 1
+            assert lost in broker.replicas.hosted and not broker.logs.offline
+
+
+@pytest.mark.parametrize("stored", [False, True], ids=["before the write", "after the write"])
+@in_loop
+async def test_a_crash_in_an_unclean_election_is_settled_as_the_tree_says(
+    tmp_path, monkeypatch, stored
+):
+    lost = TopicPartition("t", 1)
+    async with running(tmp_path) as broker:
+        topic = await make(broker, "t", 2)
+        # The second partition was in a log directory that is gone.
+        gone = broker.changes.directory_assignment.decide_placed(
+            [topic], {lost: "a-lost-directory"}
+        )
+        await broker.changes.commit([], gone)
+    here = [found("t", 0, topic.topic_id)]
+    async with running(tmp_path, found=here) as broker:
+        assert is_offline(broker, lost)
+        interrupt_next_write(monkeypatch, CrashInTest(), stored=stored)
+        with pytest.raises(CrashInTest):
+            await broker.controller.elect_leaders([lost], unclean=True)
+        assert lost not in broker.replicas.hosted
+    async with running(tmp_path, found=here) as broker:
+        assert is_offline(broker, lost) is not stored
+        assert (lost in broker.replicas.hosted) is stored
 
 
 @in_loop
