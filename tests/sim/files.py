@@ -88,6 +88,19 @@ class SimulatedDisk:
         self.root.lose_power()
         self.used = _size_of(self.root)
 
+    def write_back(self, path: str) -> None:
+        """The kernel writes a file on its own: a power cut leaves it there.
+
+        Names are journaled, and become durable in the order of their changes.
+        """
+        node = self.find(path)
+        assert isinstance(node, _File)
+        node.sync()
+        parts = _parts(path)
+        for count in range(len(parts), 0, -1):
+            directory, _ = self.parent("/".join(parts[:count]))
+            directory.durable = dict(directory.entries)
+
     def find(self, path: str) -> "_File | _Directory":
         node: _File | _Directory = self.root
         for name in _parts(path):

@@ -88,8 +88,9 @@ def write_leader_epochs(
 
 
 def read_topic_id(files: SystemFiles, path: StrPath) -> TopicId | None:
+    """The topic id; None if there is none, or if a power failure took it: it is not fsynced."""
     text = _text(files, path)
-    if text is None:
+    if text is None or not text.strip("\0"):
         return None
     pairs = (line.partition(":") for line in text.splitlines())
     values = {key.strip(): value.strip() for key, _, value in pairs}

@@ -31,6 +31,7 @@ class CheckpointedOffsets:
         self._high_watermarks: dict[TopicPartition, Offset] = {}
         self._log_starts: dict[TopicPartition, Offset] = {}
         self._cleaned_ends: dict[TopicPartition, Offset] = {}
+        self.knows_recovery_points = True  # False if their file was damaged
         self._written: dict[str, dict[TopicPartition, Offset]] = {}  # file name -> its content
         self._writing = Lock()
         self._job_count = 0
@@ -44,6 +45,8 @@ class CheckpointedOffsets:
         self._cleaned_ends = self._read(checkpoint.CLEANER_OFFSETS)
         if self._log_starts:
             self._written[checkpoint.LOG_STARTS] = dict(self._log_starts)
+        if self._recovery_points:
+            self._written[checkpoint.RECOVERY_POINTS] = dict(self._recovery_points)
 
     def _read(self, name: str) -> dict[TopicPartition, Offset]:
         try:
@@ -51,12 +54,18 @@ class CheckpointedOffsets:
         except Corrupt as problem:
             # Every entry has a safe default: the start checks more, but nothing is lost.
             _log.warning("%s. Ignoring the file; it will be rewritten", problem)
+            self.knows_recovery_points &= name != checkpoint.RECOVERY_POINTS
             return {}
 
     # --- queries
 
     def recovery_point(self, topic_partition: TopicPartition) -> Offset:
         return self._recovery_points.get(topic_partition, Offset(0))
+
+    def is_recovery_point_written(self, topic_partition: TopicPartition, least: Offset) -> bool:
+        """Whether a recovery point of ``least`` or more was written to the file."""
+        written = self._written.get(checkpoint.RECOVERY_POINTS, {})
+        return written.get(topic_partition, Offset(0)) >= least
 
     def high_watermark(self, topic_partition: TopicPartition) -> Offset | None:
         return self._high_watermarks.get(topic_partition)
@@ -78,6 +87,9 @@ class CheckpointedOffsets:
             self._log_starts[topic_partition] = log_start
         else:
             self._log_starts.pop(topic_partition, None)
+
+    def set_recovery_point(self, topic_partition: TopicPartition, offset: Offset) -> None:
+        self._recovery_points[topic_partition] = offset
 
     def set_high_watermark(self, topic_partition: TopicPartition, offset: Offset) -> None:
         self._high_watermarks[topic_partition] = offset

@@ -77,6 +77,7 @@ class Appended(NamedTuple):
 class Log:
     __slots__ = (
         "_after_max_ms",
+        "_batches_end",
         "_before_max_ms",
         "_epoch_saved",
         "_failure",
@@ -137,6 +138,9 @@ class Log:
         self.flusher = LogFlusher(self, min(recovery_point, loaded.log_end), now)
         self.copies = UnfinishedCopies()
         self._epoch_saved = _NO_EPOCH  # the latest in the file; a new one is saved before its batch
+        # End of the last batch, if truncation left the log end behind it: between two batches
+        # that compaction had parted.
+        self._batches_end: Offset | None = None
         self._views: list[memoryview] = []
         self._staged: list[StagedBatch] = []
         self._staged_epochs: list[EpochEntry] = []
@@ -368,6 +372,7 @@ class Log:
         indexes = active.indexes
         files.size = indexes.extend(self._staged, position, self._index_interval_size)
         self.log_end = self.staged_end
+        self._batches_end = None
         self.producers.written()
         if self._staged_epochs:
             for leader_epoch, start_offset in self._staged_epochs:
@@ -489,6 +494,8 @@ class Log:
 
     def _roll(self, base_offset: Offset, now: Millis) -> bool:
         old = self.segments.active
+        if self._batches_end is not None:
+            base_offset = self._batches_end  # recovery takes a gap between segments for a loss
         if old.base_offset == base_offset:
             return False
         new = Segment.create(
@@ -500,7 +507,7 @@ class Log:
                 self.flusher.trimmed(old)
             old.indexes.close_times()
             old.indexes.save()
-            self.snapshots.take(self.producers, self.log_end)
+            self.snapshots.take(self.producers, base_offset)
         except OSError:
             # The old segment continues and grows beyond this base; an empty segment in its
             # middle would hide everything written from here on.
@@ -513,9 +520,10 @@ class Log:
         self.flusher.request()
         return True
 
-    def move_end_back(self, end_offset: Offset) -> None:
-        """The segments were truncated and end here now."""
+    def move_end_back(self, end_offset: Offset, batches_end: Offset) -> None:
+        """The segments were truncated and end here now; their last batch, at ``batches_end``."""
         self.log_end = self.staged_end = end_offset
+        self._batches_end = batches_end if batches_end < end_offset else None
         self.log_start = min(self.log_start, end_offset)
         self.save_leader_epochs()
         self._active_changed()

@@ -42,7 +42,9 @@ class LogDirectory:
         self.cluster_is_new = False  # the cluster id was generated, because none was known
         self.clean_start = False  # whether the last shutdown was clean
         self.last_broker_epoch = -1  # of the process that shut down cleanly
-        # The machine went down while the last process ran: unsynced records may be lost.
+        # The machine went down while the last process ran: unsynced records are lost.
+        self.machine_went_down = False
+        # The same, or it is unknown: the controller must hear of it.
         self.may_have_lost_records = False
         self.offline: str | None = None  # why, once the disk has failed
         self._on_offline = on_offline
@@ -66,12 +68,12 @@ class LogDirectory:
         if broker_epoch is not None:
             self.clean_start = True
             self.last_broker_epoch = broker_epoch
-        boot_id = checkpoint.read_boot_id(self.files, self.path / checkpoint.BOOT_ID)
-        self.may_have_lost_records = not (
-            self.clean_start
-            or self.is_new
-            or (boot_id is not None and boot_id == self.world.boot_id())
-        )
+        known = checkpoint.read_boot_id(self.files, self.path / checkpoint.BOOT_ID)
+        current = self.world.boot_id()
+        if not self.clean_start and not self.is_new:
+            self.may_have_lost_records = known is None or known != current
+            is_known = known is not None and current is not None
+            self.machine_went_down = is_known and known != current
         self.offsets.load()
 
     def started(self) -> None:

@@ -121,7 +121,7 @@ class LogFlusher:
         """Have a background job fsync the closed segments soon, as Kafka does after a roll."""
         if not self._is_requested:
             self._is_requested = True
-            self._log.directory.later(0, self._flush_closed)
+            self._log.directory.later(0, self.flush_closed)
 
     def postpone(self, postponed: bool) -> None:
         """Leave closed segments unfsynced, unless flush.messages or flush.ms requires it."""
@@ -155,14 +155,15 @@ class LogFlusher:
         self.recovery_point = self._log.log_end
 
     def trimmed(self, segment: Segment) -> None:
-        """A closed segment gave back preallocated space, perhaps after its batches were fsynced.
+        """The end of a segment was cut off, perhaps after its batches were fsynced.
 
-        A power failure must not bring the space back: recovery would not look there.
+        A closed segment gives back preallocated space, and truncation drops batches. A power
+        failure must not bring them back: recovery would not look there.
         """
         with self._lock:
             self._trimmed.append(segment)
 
-    def _flush_closed(self) -> None:
+    def flush_closed(self) -> None:
         """Make everything below the active segment durable. Runs in a thread."""
         self._is_requested = False  # first: a roll from here on requests another flush
         if self._is_postponed:

@@ -47,7 +47,7 @@ def load_log(
         epochs=epochs,
         index_interval_size=config.index_interval_bytes,
         preallocated_size=preallocated_size(config),
-        compacted=_may_be_compacted(directory, topic_partition, config),
+        contiguous_from=_contiguous_from(directory, topic_partition, config),
     )
     if directory.clean_start and loaded.recovered_size == 0:
         recovery_point = loaded.log_end
@@ -92,18 +92,33 @@ def _list_or_create(files: SystemFiles, path: Path) -> recovery.Listing:
         return recovery.Listing({}, {}, set(), [], set())
 
 
-def _may_be_compacted(
+def _contiguous_from(
     directory: LogDirectory, topic_partition: TopicPartition, config: TopicConfig
-) -> bool:
-    was_compacted = directory.offsets.cleaned_end(topic_partition) is not None
-    return was_compacted or "compact" in config.cleanup_policy
+) -> Offset | None:
+    """From where on a gap between segments is no work of the cleaner; see ``recovery.load``.
+
+    Our cleaner stays below the recovery point on disk. Kafka's does not, and its followers leave
+    gaps where they begin segments. So look at gaps in a compacted log only if they can be losses:
+    if the machine went down, and a Headrace broker was there before.
+    """
+    offsets = directory.offsets
+    if offsets.cleaned_end(topic_partition) is None and "compact" not in config.cleanup_policy:
+        return Offset(0)
+    if directory.machine_went_down and offsets.knows_recovery_points:
+        return offsets.recovery_point(topic_partition)
+    return None
 
 
 def _read_small_files(files: SystemFiles, path: Path) -> tuple[TopicId | None, LeaderEpochs | None]:
     """Topic id, None if absent; leader epochs, None if damaged."""
     topic_id = checkpoint.read_topic_id(files, f"{path}/{checkpoint.PARTITION_METADATA}")
+    epochs_path = f"{path}/{checkpoint.LEADER_EPOCHS}"
     try:
-        return topic_id, checkpoint.read_leader_epochs(files, f"{path}/{checkpoint.LEADER_EPOCHS}")
+        epochs = checkpoint.read_leader_epochs(files, epochs_path)
+        if not epochs.entries and files.exists(epochs_path) and not files.stat(epochs_path).size:
+            # It was replaced without an fsync, and a power failure took its content.
+            raise Corrupt(f"{epochs_path} is empty")
+        return topic_id, epochs
     except Corrupt as problem:
         _log.warning("%s. Rebuilding the leader epochs from the batches", problem)
         return topic_id, None

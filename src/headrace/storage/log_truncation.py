@@ -24,9 +24,10 @@ def truncate_to(log: Log, offset: Offset) -> None:
     aborted = readable_aborted(
         segments.items, len(segments) - 1, log.snapshots, log.flusher.clean_at
     )
-    active.cut(position, end_offset)
+    batches_end = active.cut(position, end_offset)
+    log.flusher.trimmed(active)
     active.set_aborted([known for known in aborted if known.last_offset < end_offset])
-    _ended_at(log, end_offset)
+    _ended_at(log, end_offset, batches_end)
 
 
 def truncate_fully(log: Log, new_start: Offset) -> None:
@@ -44,18 +45,23 @@ def truncate_fully(log: Log, new_start: Offset) -> None:
     log.leader_epochs.clear()
     log.producers.clear()
     log.snapshots.drop_from(Offset(0))
-    _ended_at(log, new_start)
+    _ended_at(log, new_start, new_start)
 
 
-def _ended_at(log: Log, end_offset: Offset) -> None:
+def _ended_at(log: Log, end_offset: Offset, batches_end: Offset) -> None:
     log.flusher.cut_to(end_offset)
     offsets = log.directory.offsets
+    if offsets.is_recovery_point_written(log.topic_partition, Offset(end_offset + 1)):
+        # Now, not with the next checkpoint: after a power failure, recovery would not check
+        # what is written here next.
+        offsets.set_recovery_point(log.topic_partition, end_offset)
+        offsets.write_job()()
     cleaned_end = offsets.cleaned_end(log.topic_partition)
     if cleaned_end is not None and cleaned_end > end_offset:
         # New records there were never compacted.
         offsets.set_cleaned_end(log.topic_partition, end_offset)
     log.leader_epochs.truncate_end(end_offset)
-    log.move_end_back(end_offset)
+    log.move_end_back(end_offset, batches_end)
     log.snapshots.drop_from(Offset(end_offset + 1))
     log.producers.clear()
     log.snapshots.load(

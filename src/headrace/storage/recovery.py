@@ -93,14 +93,14 @@ def load(
     producers: Producers,
     epochs: LeaderEpochs,
     index_interval_size: int,
+    contiguous_from: Offset | None,
     preallocated_size: int = 0,
-    compacted: bool = False,
 ) -> Loaded:
     """Open every segment of ``listing``, the last one as the active one.
 
-    ``compacted`` tells whether compaction may have removed records at the end of a segment. A
-    gap between two segments is then no sign of damage, so that a power failure that took the end
-    of an unflushed segment but not the next segment remains undetected.
+    A new segment begins where the last batch before it ends, so a gap between two segments shows
+    that a power failure took the end of the first. Only compaction leaves gaps too: no segment
+    that begins after ``contiguous_from`` follows one that was compacted. None if that is unknown.
     """
     bases = sorted(listing.log_sizes)
     segments = [
@@ -130,7 +130,7 @@ def load(
             recovery_point = segments[-1].base_offset
     if bases and not clean:
         recovery = _Recovery(
-            segments, snapshots, producers, epochs, now, index_interval_size, compacted
+            segments, snapshots, producers, epochs, now, index_interval_size, contiguous_from
         )
         log_end, recovered_size = recovery.run(recovery_point)
     if log_end < log_start:
@@ -215,16 +215,6 @@ def readable_aborted(
     return segment.aborted
 
 
-def _lost_end(following: Segment, log_end: Offset) -> str | None:
-    """The damage, if a power failure took the end of the segment before ``following``; else None.
-
-    A new segment begins where the one before it ends.
-    """
-    if following.base_offset <= log_end:
-        return None
-    return f"the next segment begins at offset {following.base_offset}"
-
-
 class _Recovery:
     """Checks everything from the recovery point on, and truncates the log at the first damage."""
 
@@ -236,7 +226,7 @@ class _Recovery:
         epochs: LeaderEpochs,
         now: Millis,
         index_interval_size: int,
-        compacted: bool,
+        contiguous_from: Offset | None,
     ) -> None:
         self._segments = segments
         self._snapshots = snapshots
@@ -244,7 +234,7 @@ class _Recovery:
         self._epochs = epochs
         self._now = now
         self._index_interval_size = index_interval_size
-        self._compacted = compacted
+        self._contiguous_from = contiguous_from
 
     def run(self, recovery_point: Offset) -> tuple[Offset, int]:
         """Returns the log end and the number of bytes checked."""
@@ -272,14 +262,21 @@ class _Recovery:
             checked_size += segment.size - position
             position = Position(0)
             slot += 1
-            if problem is None and slot < len(segments) and not self._compacted:
-                problem = _lost_end(segments[slot], log_end)
+            if problem is None and slot < len(segments):
+                problem = self._lost_end(segments[slot], log_end)
             if problem is not None:
                 self._truncate_after(segment, file_size, log_end, problem)
             if slot < len(segments):
                 snapshots.take(producers, segments[slot].base_offset)
         self._retire_closed()
         return log_end, checked_size
+
+    def _lost_end(self, following: Segment, log_end: Offset) -> str | None:
+        """The damage, if a power failure took the end of the segment before ``following``."""
+        base_offset, known_from = following.base_offset, self._contiguous_from
+        if base_offset <= log_end or known_from is None or base_offset <= known_from:
+            return None
+        return f"the next segment begins at offset {base_offset}"
 
     def _truncate_after(
         self, segment: Segment, file_size: int, log_end: Offset, problem: str

@@ -107,16 +107,20 @@ class Segment:
         self.release()
         self.files.remove()
 
-    def cut(self, position: Position, end_offset: Offset) -> None:
-        """Drop everything from ``position`` on, where the batch of ``end_offset`` begins."""
+    def cut(self, position: Position, end_offset: Offset) -> Offset:
+        """Drop everything from ``position`` on, where the batch of ``end_offset`` begins.
+
+        Returns the end of the last batch left.
+        """
         indexes = self.indexes
         indexes.activate()  # loads them, while the file still matches them
         self.files.cut(position)
         indexes.truncate(position, end_offset)
         if position == 0:
             self._first_timestamp = None
-        indexes.read_tail()
+        batches_end = indexes.read_tail()
         indexes.save()
+        return batches_end
 
     # -- times ----------------------------------------------------------------------------
 

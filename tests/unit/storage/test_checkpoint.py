@@ -41,7 +41,6 @@ def test_the_topic_id_is_written_as_by_kafka(tmp_path):
 @pytest.mark.parametrize(
     "content",
     [
-        "",
         "version: 0\n",
         "version: 0\ntopic_id: abc",
         "version: 1\ntopic_id: AAECAwQFBgcICQoLDA0ODw",
@@ -52,6 +51,13 @@ def test_an_unreadable_topic_id_is_an_error(tmp_path, content):
     path.write_text(content)
     with pytest.raises(Corrupt):
         checkpoint.read_topic_id(FILES, str(path))
+
+
+@pytest.mark.parametrize("content", [b"", bytes(40)])
+def test_a_topic_id_that_a_power_failure_took_is_absent(tmp_path, content):
+    path = tmp_path / "partition.metadata"
+    path.write_bytes(content)
+    assert checkpoint.read_topic_id(FILES, str(path)) is None
 
 
 def test_a_clean_shutdown_marker_may_be_empty(tmp_path):

@@ -8,10 +8,16 @@ import os
 import pytest
 
 from headrace.model.errors import Corrupt, ErrorCode, Rejected
+from headrace.model.ids import NO_TOPIC_ID
 from headrace.records.batch import read_header
 from headrace.records.record import Record, build_batch
 from headrace.storage import checkpoint
-from headrace.storage.checkpoint import CLEAN_SHUTDOWN, LEADER_EPOCHS
+from headrace.storage.checkpoint import (
+    CLEAN_SHUTDOWN,
+    LEADER_EPOCHS,
+    PARTITION_METADATA,
+    RECOVERY_POINTS,
+)
 from headrace.storage.compaction.swap import replace_segments
 from headrace.storage.log_retention import apply_retention, delete_records_before
 from headrace.storage.log_truncation import truncate_fully, truncate_to
@@ -19,6 +25,8 @@ from headrace.storage.scan import Scan
 from headrace.storage.time_lookup import offset_of_max_timestamp
 from tests.fakes.logs import (
     NOW,
+    ORDERS,
+    ORDERS_ID,
     Disk,
     append,
     batch,
@@ -214,16 +222,50 @@ def test_a_closed_segment_that_lost_its_end_drops_later_segments(disk, closed, k
     assert log.log_end == closed + kept
 
 
-def test_a_compacted_log_keeps_what_follows_a_gap_between_segments(tmp_path):
+@pytest.mark.parametrize(
+    ("flushed_end", "went_down", "kept"),
+    [
+        (6, True, [0, 1, 2, 4, 5]),  # compaction stays below the recovery point
+        (2, True, [0, 1, 2]),
+        (None, True, [0, 1, 2]),
+        (2, False, [0, 1, 2, 4, 5]),  # a process that is killed loses nothing
+        ("damaged", True, [0, 1, 2, 4, 5]),  # nobody knows where compaction ended
+    ],
+)
+def test_a_gap_in_a_compacted_log_is_a_loss_only_above_the_recovery_point(
+    tmp_path, monkeypatch, flushed_end, went_down, kept
+):
     disk = Disk(tmp_path / "data", config=settings(cleanup_policy=frozenset({"compact"})))
     log = disk.log()
     three_segments(log)
     disk.crash()
-    with file(log, 2).open("r+b") as compacted:
-        compacted.truncate(read_header(file(log, 2).read_bytes()).size)
+    with file(log, 2).open("r+b") as shorter:
+        shorter.truncate(read_header(file(log, 2).read_bytes()).size)
+    recovery_points = tmp_path / "data" / RECOVERY_POINTS
+    if flushed_end == "damaged":
+        recovery_points.write_text("0\n7\n")
+    elif flushed_end is not None:
+        recovery_points.write_text(f"0\n1\norders 0 {flushed_end}\n")
+    if went_down:
+        monkeypatch.setattr(disk.world, "boot_id", lambda: "another boot")
     disk.start()
-    assert [offset for offset, _ in read_all(disk.log())] == [0, 1, 2, 4, 5]
+    assert [offset for offset, _ in read_all(disk.log())] == kept
     disk.crash()
+
+
+def test_a_topic_id_that_a_power_failure_took_is_written_again(disk):
+    log = disk.log()
+    append(log, batch(b"a"))
+    disk.crash()
+    for content in (b"", bytes(40)):
+        (log.path / PARTITION_METADATA).write_bytes(content)
+        disk.start()
+        log = disk.logs.get(ORDERS)
+        assert (log.topic_id, log.log_end) == (NO_TOPIC_ID, 1)
+        log.adopt_topic_id(ORDERS_ID)
+        disk.crash()
+    disk.start()
+    assert disk.log().topic_id == ORDERS_ID
 
 
 def test_an_incomplete_active_segment_is_detected_despite_a_clean_shutdown(disk):
@@ -407,10 +449,14 @@ def test_a_leader_epoch_that_cannot_be_saved_does_not_begin(disk):
     assert disk.restarted(clean=False).leader_epochs.entries == [(0, 0), (1, 1)]
 
 
+@pytest.mark.parametrize("flushed", [False, True])
 @pytest.mark.parametrize("content", ["", "garbage", "0\n7\n0 0\n", "0\n1\nx y\n"])
-def test_a_damaged_leader_epoch_file_is_rebuilt(disk, content):
+def test_a_damaged_leader_epoch_file_is_rebuilt(disk, content, flushed):
     log = a_busy_log(disk.log())
     entries = list(log.leader_epochs.entries)
+    if flushed:
+        log.flusher.flush_now()
+        disk.logs.checkpoint()
     disk.crash()
     (log.path / LEADER_EPOCHS).write_text(content)
     disk.start()

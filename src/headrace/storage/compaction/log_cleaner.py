@@ -1,6 +1,8 @@
 """Compaction in the broker: choose a log, run the child process, swap in its output.
 
     summarize    the input of ``core.cleaning`` for one log
+    flush        what is cleaned is below the recovery point on disk, because recovery takes a
+                 gap above it for records that a power failure took
     child        ``compaction.cleaner`` in a process of its own, one log at a time
     swap         ``swap.replace_segments`` installs each cleaned group on the loop's thread,
                  between two requests; readers keep the files that they have open
@@ -192,6 +194,7 @@ async def clean(log: Log, dirt: DirtyRange, settings: CleanerSettings, now: Mill
         dirt.clean_size + dirt.dirty_size,
     )
     cut_count = log.flusher.cut_count
+    await _flush(log, dirt.clean_end)
     try:
         child = await log.directory.world.jobs.start(_JOB, niceness=_NICENESS)
     except OSError as limit:  # not a fault of the disk
@@ -235,6 +238,22 @@ async def clean(log: Log, dirt: DirtyRange, settings: CleanerSettings, now: Mill
             done["batches_unreadable"],
         )
     return result
+
+
+async def _flush(log: Log, clean_end: int) -> None:
+    """Move the recovery point to ``clean_end`` at least, also on disk. Raises Rejected."""
+    flusher, offsets = log.flusher, log.directory.offsets
+    await asyncio.to_thread(flusher.flush_closed)
+    if not log.closed and not offsets.is_recovery_point_written(
+        log.topic_partition, Offset(clean_end)
+    ):
+        offsets.set_recovery_point(log.topic_partition, flusher.recovery_point)
+        await asyncio.to_thread(offsets.write_job())
+    if log.closed or not offsets.is_recovery_point_written(log.topic_partition, Offset(clean_end)):
+        raise Rejected(
+            ErrorCode.OPERATION_NOT_ATTEMPTED,
+            f"{log.topic_partition}: could not be flushed up to offset {clean_end} for compaction",
+        )
 
 
 async def _follow(

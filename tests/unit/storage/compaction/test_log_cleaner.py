@@ -18,6 +18,7 @@ from headrace.model.ids import Offset, TopicPartition
 from headrace.records.batch import GZIP, headers, seal
 from headrace.records.compression import compress
 from headrace.records.record import Record, build_batch, iter_records
+from headrace.storage import checkpoint
 from headrace.storage.compaction import log_cleaner
 from headrace.storage.compaction.job import Job
 from headrace.storage.compaction.log_cleaner import (
@@ -267,6 +268,36 @@ def test_a_small_buffer_cleans_a_part_of_the_log(disk: Disk) -> None:
 
     assert ends == sorted(set(ends)) and len(ends) > 2
     assert latest(log) == before
+
+
+def test_only_what_is_below_the_recovery_point_on_disk_is_cleaned(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Above it, recovery takes a gap for records that a power failure took."""
+    log = disk.log()
+    put(log, 200)
+    swap = log_cleaner.replace_segments
+    written: list[int] = []
+
+    def swap_and_look(owner: Log, replaced: list[Offset], base_offset: Offset) -> None:
+        path = owner.directory.path / checkpoint.RECOVERY_POINTS
+        written.append(checkpoint.read_offsets(owner.directory.files, path)[ORDERS])
+        swap(owner, replaced, base_offset)
+
+    monkeypatch.setattr(log_cleaner, "replace_segments", swap_and_look)
+    done = compact(log)
+    assert done is not None and written
+    assert min(written) >= done.cleaned_end
+
+
+def test_a_log_that_cannot_be_flushed_is_not_cleaned(disk: Disk) -> None:
+    log = disk.log()
+    put(log, 200)
+    log.flusher.postpone(True)  # as during a move to another disk
+    assert compact(log) is None
+    assert len(stored(log)) == 200
+    log.flusher.postpone(False)
+    assert compact(log) is not None
 
 
 def test_segments_that_change_meanwhile_invalidate_the_cleaning(disk: Disk) -> None:
