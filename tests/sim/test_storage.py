@@ -33,7 +33,7 @@ from tests.sim.files import SimulatedDisk, SimulatedFiles
 from tests.sim.jobs import SimulatedJobs
 from tests.sim.loop import in_virtual_time, run_simulated
 
-SEEDS = (*range(40), 1544, 1799, 2656)
+SEEDS = (*range(40), 1544, 1799, 2383, 2656)
 
 
 class SimulatedWorld(World):
@@ -152,6 +152,21 @@ async def test_a_kill_leaves_gaps_that_a_follower_of_a_compacted_leader_has():
         machine.start()
         log = machine.log()
         assert [offset for offset, _ in read_all(log)] == [0, 5, 12]
+
+
+@in_virtual_time
+async def test_what_was_truncated_does_not_come_back_after_a_flush():
+    machine = Machine(random.Random(1))
+    log = machine.log()
+    fill(log, [b"a", b"dropped"])
+    await log.flusher.flush()
+    truncate_to(log, Offset(1))
+    log.roll(machine.world.now())
+    fill(log, [b"b"])
+    await log.flusher.flush()
+    machine.cut_power()
+    machine.start()
+    assert read_all(machine.log()) == [(0, b"a"), (1, b"b")]
 
 
 def flush_nothing(log: Log) -> None:

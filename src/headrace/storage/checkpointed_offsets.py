@@ -140,6 +140,16 @@ class CheckpointedOffsets:
 
         return write
 
+    def lower_recovery_point(self, topic_partition: TopicPartition, end_offset: Offset) -> None:
+        """The log was truncated: write that now, not with the next job, if it makes a difference.
+
+        After a power failure, recovery would not check what is written there next.
+        """
+        written = self._written.get(checkpoint.RECOVERY_POINTS, {}).get(topic_partition, 0)
+        if max(written, self.recovery_point(topic_partition)) > end_offset:
+            self._recovery_points[topic_partition] = end_offset
+            self.write_job()()  # a job with older offsets that comes later does nothing
+
     def remove_log_start(self, topic_partition: TopicPartition) -> None:
         """Remove a partition from the log start file now, not with the next job.
 

@@ -51,11 +51,7 @@ def truncate_fully(log: Log, new_start: Offset) -> None:
 def _ended_at(log: Log, end_offset: Offset, batches_end: Offset) -> None:
     log.flusher.cut_to(end_offset)
     offsets = log.directory.offsets
-    if offsets.is_recovery_point_written(log.topic_partition, Offset(end_offset + 1)):
-        # Now, not with the next checkpoint: after a power failure, recovery would not check
-        # what is written here next.
-        offsets.set_recovery_point(log.topic_partition, end_offset)
-        offsets.write_job()()
+    offsets.lower_recovery_point(log.topic_partition, end_offset)
     cleaned_end = offsets.cleaned_end(log.topic_partition)
     if cleaned_end is not None and cleaned_end > end_offset:
         # New records there were never compacted.
