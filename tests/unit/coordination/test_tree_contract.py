@@ -40,7 +40,9 @@ from tests.fakes.standin import StillWorld, in_loop
 pytestmark = pytest.mark.usefixtures("zookeeper_or_none")
 
 PATIENCE_SECONDS = 10
-SESSION_TIMEOUT_MS = 2000
+# No test waits for it. A session that could end while a busy machine does not run this process
+# would fail tests at random.
+SESSION_TIMEOUT_MS = 30_000
 
 
 class EmbeddedTrees:
