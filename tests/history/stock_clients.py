@@ -5,6 +5,7 @@ waits until everything has converged and writes down what the partitions and rep
 """
 
 import itertools
+import json
 import threading
 import time
 from functools import partial
@@ -78,6 +79,7 @@ class StockProducer(_Client):
         self.acknowledged_count = 0
         self.places = places
         self._idempotent = idempotent
+        self._statistics = "{}"  # the last that librdkafka told
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
@@ -92,6 +94,8 @@ class StockProducer(_Client):
                 "request.timeout.ms": 2_000,
                 "queue.buffering.max.messages": _IN_FLIGHT,
                 "linger.ms": 2,
+                "statistics.interval.ms": 1_000,
+                "stats_cb": self._told_statistics,
                 **_QUICK,
             }
         )
@@ -114,7 +118,13 @@ class StockProducer(_Client):
             for sent in self.history.sent
             if sent.outcome is Outcome.UNKNOWN and sent.value.startswith(self.name.encode() + b"-")
         ]
-        return f"{self.name}: {len(self._producer)} queued, waits for {waiting[:3]}"
+        return (
+            f"{self.name}: {len(self._producer)} queued, waits for {waiting[:3]}; librdkafka: "
+            f"{_state_of(json.loads(self._statistics))}"
+        )
+
+    def _told_statistics(self, statistics):
+        self._statistics = statistics
 
     def _send(self, number):
         place = self.places[number % len(self.places)]
@@ -285,6 +295,23 @@ class StockMember(_Client):
                 ownership.until = asked_at
                 place = Place(each.topic, each.partition)
                 self.history.commit(self.group, place, each.offset, time.monotonic())
+
+
+def _state_of(statistics):
+    """What a stalled producer waits for, from the statistics of librdkafka."""
+    brokers = {
+        broker["nodeid"]: (broker["state"], f"{broker['waitresp_cnt']} in flight")
+        for broker in statistics.get("brokers", {}).values()
+        if broker["nodeid"] >= 0
+    }
+    counts = ("leader", "msgq_cnt", "xmit_msgq_cnt", "msgs_inflight", "next_ack_seq")
+    partitions = {
+        f"{topic['topic']}-{number}": {name: partition.get(name) for name in counts}
+        for topic in statistics.get("topics", {}).values()
+        for number, partition in topic["partitions"].items()
+        if number != "-1"
+    }
+    return {"idempotence": statistics.get("eos"), "brokers": brokers, "partitions": partitions}
 
 
 def _entry(message):
