@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 _Answer = TypeVar("_Answer", bound=Message)
 
+# How often a request in flight looks whether it still goes to the right broker.
+_LOOK_AGAIN_S = 0.1
+
 FindBroker = Callable[[BrokerId], BrokerEntry | None]
 
 
@@ -105,6 +108,31 @@ class Peer:
         self._closed = True
         if self._connection is not None:
             await self._connection.close()
+
+
+async def request_while(
+    peer: Peer,
+    is_current: Callable[[], bool],
+    request: Message,
+    kind: type[_Answer],
+    *,
+    api_version: int,
+) -> _Answer:
+    """As ``Peer.request``, but close the peer once another broker is to be asked.
+
+    A controller that is paused never answers. Its successor must not be asked a timeout later.
+    """
+    asking = asyncio.get_running_loop().create_task(
+        peer.request(request, kind, api_version=api_version)
+    )
+    try:
+        while not asking.done() and is_current():
+            await asyncio.wait((asking,), timeout=_LOOK_AGAIN_S)
+        if not asking.done():
+            await peer.close()
+        return await asking
+    finally:
+        asking.cancel()
 
 
 class Peers:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from headrace.broker.peers import request_while
 from headrace.client.errors import ClientError
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import BrokerId, ProducerId
@@ -26,7 +27,7 @@ _LEFT_AT_PREFETCH = 0.1  # of a block
 # A client that is refused comes back after half a second or later.
 _WAIT_S_MAX = 1.0
 _RETRY_S = 0.1
-_RETRY_S_MAX = 5.0
+_RETRY_S_MAX = 1.0
 
 
 class AllocatedProducerIds:
@@ -87,9 +88,10 @@ class AllocatedProducerIds:
     async def _fetch(self) -> None:
         retry_s = _RETRY_S
         while self._next is None:
-            peer = self._peers.peer(self._controller_id(), str(self._broker_id), negotiates=True)
+            controller_id = self._controller_id()
+            peer = self._peers.peer(controller_id, str(self._broker_id), negotiates=True)
             try:
-                self._next = await self._ask(peer)
+                self._next = await self._ask(peer, controller_id)
             except ClientError as problem:
                 _log.info("Cannot get producer ids from the controller: %s. Retrying", problem)
                 await asyncio.sleep(retry_s)
@@ -100,8 +102,10 @@ class AllocatedProducerIds:
         fetched, self._fetched = self._fetched, asyncio.Event()
         fetched.set()
 
-    async def _ask(self, peer: "Peer") -> range | None:
-        answer = await peer.request(
+    async def _ask(self, peer: "Peer", controller_id: BrokerId) -> range | None:
+        answer = await request_while(
+            peer,
+            lambda: self._controller_id() == controller_id,
             m.AllocateProducerIdsRequest(
                 broker_id=self._broker_id, broker_epoch=self._broker_epoch()
             ),

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from headrace.broker.peers import request_while
 from headrace.broker.replication.waiting import Waiting
 from headrace.client.errors import ClientError, error_code
 from headrace.core.isr import IsrRefusal, refusal_of
@@ -28,9 +29,6 @@ _log = logging.getLogger("headrace.replication")
 
 _VERSION = 3
 _AGAIN_AFTER_S = 0.05
-# How often a request in flight looks whether another broker is the controller by now: a paused
-# controller never answers.
-_LOOK_AGAIN_S = 0.1
 
 
 class IsrProposals:
@@ -115,17 +113,17 @@ class IsrProposals:
         if self._peer is None or self._peer.broker_id != controller_id:
             await self._disconnect()
             self._peer = self._peers.peer(controller_id, str(self._broker_id), negotiates=True)
-        asking = self._loop.create_task(
-            self._peer.request(request, m.AlterPartitionResponse, api_version=_VERSION)
-        )
+
+        def is_current() -> bool:
+            return self._metadata.current.controller_id == controller_id
+
         try:
-            while not asking.done() and self._metadata.current.controller_id == controller_id:
-                await asyncio.wait((asking,), timeout=_LOOK_AGAIN_S)
-            if not asking.done():
-                await self._disconnect()
-            return await asking
+            return await request_while(
+                self._peer, is_current, request, m.AlterPartitionResponse, api_version=_VERSION
+            )
         finally:
-            asking.cancel()
+            if not is_current():
+                await self._disconnect()
 
     async def _disconnect(self) -> None:
         peer, self._peer = self._peer, None

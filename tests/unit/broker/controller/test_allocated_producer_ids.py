@@ -8,7 +8,7 @@ from headrace.broker.controller.allocated_producer_ids import AllocatedProducerI
 from headrace.broker.tasks import BackgroundTasks
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.wire import messages as m
-from tests.fakes.answering_peers import AnsweringPeers
+from tests.fakes.answering_peers import NEVER, AnsweringPeers
 from tests.fakes.standin import in_loop
 from tests.fakes.waiting import until_true
 
@@ -26,7 +26,10 @@ class Source:
         self.peers = AnsweringPeers(*answers)
         self.failures = []
         self.tasks = BackgroundTasks(asyncio.get_running_loop(), self.failures.append)
-        self.ids = AllocatedProducerIds(self.peers, self.tasks, 3, lambda: 77, lambda: 5, **limits)
+        self.controller_id = 5
+        self.ids = AllocatedProducerIds(
+            self.peers, self.tasks, 3, lambda: 77, lambda: self.controller_id, **limits
+        )
 
     async def fetched(self):
         await until_true(lambda: not len(self.tasks))
@@ -71,4 +74,16 @@ async def test_a_producer_is_told_to_come_back_if_no_controller_answers():
         await source.ids.next()
     assert refusal.value.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     await source.fetched()
+    assert await source.ids.next() == 0
+
+
+@in_loop
+async def test_a_controller_that_does_not_answer_is_left_for_its_successor():
+    source = Source(NEVER, a_block(0))
+    source.ids.prefetch()
+    await until_true(lambda: len(source.peers.asked) == 1)
+    source.controller_id = 6
+    await source.fetched()
+    assert [broker_id for broker_id, _ in source.peers.asked] == [5, 6]
+    assert source.peers.open_count == 0
     assert await source.ids.next() == 0
