@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.peers import request_while
 from headrace.broker.replication.waiting import Waiting
-from headrace.client.errors import ClientError, error_code
+from headrace.client.errors import ClientError, Disconnected, error_code
 from headrace.core.isr import IsrRefusal, refusal_of
 from headrace.core.partition_effects import ProposeIsr
 from headrace.model.cluster_metadata import NO_LEADER
@@ -121,9 +121,10 @@ class IsrProposals:
             return await request_while(
                 self._peer, is_current, request, m.AlterPartitionResponse, api_version=_VERSION
             )
-        finally:
-            if not is_current():
-                await self._disconnect()
+        except Disconnected:
+            # Closed for good, if the controller had changed; it may be the same again by now.
+            await self._disconnect()
+            raise
 
     async def _disconnect(self) -> None:
         peer, self._peer = self._peer, None

@@ -202,3 +202,23 @@ async def test_a_controller_that_does_not_answer_is_left_for_its_successor(disk)
         leader.metadata.current = ClusterMetadata("c", 5)
         leader.peers.answer(answer())
         await until(lambda: leader.leadership.isr == {ME, FOLLOWER})
+
+
+@in_loop
+async def test_a_controller_that_is_elected_again_meanwhile_is_asked_on_a_new_connection(disk):
+    async with a_leader(disk) as leader:
+        leader.follower_joins()
+        await leader.sent(1)
+        (first,) = leader.peers.made
+        close, before = first.close, leader.metadata.current
+
+        async def close_and_elect():
+            leader.metadata.current = before
+            await close()
+
+        first.close = close_and_elect
+        leader.metadata.current = ClusterMetadata("c", 4)
+        await leader.sent(2)
+        assert [peer.broker_id for peer in leader.peers.made] == [CONTROLLER, CONTROLLER]
+        leader.peers.answer(answer())
+        await until(lambda: leader.leadership.isr == {ME, FOLLOWER})
