@@ -7,6 +7,7 @@ import random
 from headrace.client.errors import Disconnected
 from headrace.model.ids import TopicPartition
 from headrace.wire import messages as m
+from tests.fakes.logs import read_all
 from tests.history.history import History
 from tests.sim.clients.consumers import read_to_end
 from tests.sim.clients.producers import Producer
@@ -41,13 +42,17 @@ class Story:
         self.history = History()
         self.brokers = self.cluster.brokers
 
-    async def start(self):
+    async def start(self, **config):
         await self.cluster.start()
         session = self.cluster.session("admin")
         kind = m.CreateTopicsRequest
         assignment = kind.CreatableReplicaAssignment(partition_index=0, broker_ids=[0, 1, 2])
         topic = kind.CreatableTopic(
-            name="t", num_partitions=-1, replication_factor=-1, assignments=[assignment]
+            name="t",
+            num_partitions=-1,
+            replication_factor=-1,
+            assignments=[assignment],
+            configs=[kind.CreatableTopicConfig(name=name, value=config[name]) for name in config],
         )
 
         async def create():
@@ -59,8 +64,10 @@ class Story:
         await session.close()
         await self.until(lambda state: state["leader"] == 0)
 
-    async def produce(self):
-        producer = Producer(self.cluster.session("p"), self.history, PLACE, idempotent=True)
+    async def produce(self, **options):
+        producer = Producer(
+            self.cluster.session("p"), self.history, PLACE, idempotent=True, **options
+        )
         await producer.run(20, 0.01)
 
     async def state(self):
@@ -168,6 +175,32 @@ def test_a_dead_member_leads_next_if_the_last_live_one_loses_power_too_early_to_
         await s.until(lambda state: state["leader"] == 1)
         await s.brokers[2].start()
         await s.until(lambda state: sorted(state["isr"]) == [0, 1, 2])
+        await s.check()
+
+    played(story)
+
+
+def test_a_broker_that_lost_the_middle_of_a_compacted_log_gets_it_again():
+    """The disk has a later segment, but not the end of the one before it."""
+
+    async def story(s):
+        await s.start(**{"cleanup.policy": "compact"})
+        log = s.brokers[0].broker.services.logs.get(PLACE)
+        await s.produce(keys=100)
+        await log.flusher.flush()
+        s.brokers[0].broker.services.logs.checkpoint()
+        log.flusher.postpone(True)  # the disk is too slow for the flush after a roll
+        await s.produce(keys=100)
+        log.roll(log.directory.world.now())
+        await s.produce(keys=100)
+        s.brokers[0].disk.write_back(log.segments.active.path("log"))
+        await s.brokers[0].kill(power_loss=True)
+        await s.until(lambda state: sorted(state["isr"]) == [1, 2])
+        await s.brokers[0].start()
+        await s.until(lambda state: sorted(state["isr"]) == [0, 1, 2])
+        kept = [read_all(each.broker.services.logs.get(PLACE)) for each in s.brokers]
+        assert len(kept[0]) == len(s.history.sent)
+        assert kept[0] == kept[1] == kept[2]
         await s.check()
 
     played(story)
