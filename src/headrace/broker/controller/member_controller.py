@@ -208,7 +208,7 @@ class MemberController:
         self, updates: Sequence[features.FeatureUpdate], *, validate_only: bool = False
     ) -> None:
         """Apply all updates, or raise Rejected and apply none."""
-        await self._current.update_features(updates, validate_only=validate_only)
+        await self._current.features.update(updates, validate_only=validate_only)
 
     # --- what other brokers request
 
