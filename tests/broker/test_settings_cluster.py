@@ -24,7 +24,7 @@ def test_a_broker_asks_for_its_shutdown_only_if_that_is_enabled(tmp_path, caplog
         leader = cluster.state("orders").leader
         cluster.stop(leader)
         wait_until(lambda: cluster.state("orders").leader not in (leader, -1))
-    assert ("Controlled shutdown: other brokers lead" in caplog.text) is (enabled == "true")
+    assert ("Controlled shutdown: other brokers now lead" in caplog.text) is (enabled == "true")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ to the file as the leader stored them; nothing looks at single records. ``core.f
 what a response means for a replica.
 
 A partition that fails is paused, for 20 ms at first and then longer, up to
-``replica.fetch.backoff.ms``; the others go on. So does the whole fetcher if the connection fails.
+``replica.fetch.backoff.ms``; the others continue. If the connection fails, all are paused.
 """
 
 import asyncio
@@ -99,7 +99,7 @@ class _Followed:
         self.position: FetchPosition | None = None  # None: the log must be flushed first
         self.log_start = Offset(-1)  # as last sent
         self.failures = 0  # in a row
-        self.is_behind = True  # the high watermark of the leader, as far as known
+        self.is_behind = True  # the log ends below the leader's high watermark
 
     @property
     def is_current(self) -> bool:
@@ -211,7 +211,7 @@ class Fetcher:
             self._side_tasks.spawn(given_up.close())
 
     async def _flush(self, followed: _Followed) -> None:
-        """A fetch says that all records before it count: ``flush.messages`` needs an fsync."""
+        """Flush before the next fetch, which tells the leader that all earlier records count."""
         log = followed.replica.log
         try:
             await log.flusher.flush()
@@ -338,7 +338,7 @@ class Fetcher:
     # --- responses -----------------------------------------------------------
 
     def _process(self, response: m.FetchResponse) -> list[_Followed]:
-        """Append what came; returns the partitions whose position is not in the leader's log."""
+        """Append the records; returns the partitions whose position is not in the leader's log."""
         if response.error_code in _SESSION_ERRORS:
             closed = response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
             self._session.restart(closed=closed)
@@ -373,7 +373,7 @@ class Fetcher:
         diverging = data.diverging_epoch
         if diverging.epoch >= 0:
             _log.info(
-                "%s: the leader, broker %d, has epoch %d up to offset %d only; truncating",
+                "Truncating %s: on its leader, broker %d, leader epoch %d ends at offset %d",
                 log.topic_partition,
                 self.leader,
                 diverging.epoch,
@@ -467,8 +467,8 @@ class Fetcher:
             start, end = ranges[name]
             log, following = followed.replica.log, followed.following
             _log.warning(
-                "%s ends at offset %d here, but its leader, broker %d, holds %d to %d (exclusive); "
-                "continuing there",
+                "%s ends at offset %d here, but its leader, broker %d, has offsets %d to %d "
+                "(exclusive); continuing there",
                 name,
                 log.log_end,
                 self.leader,
