@@ -127,8 +127,7 @@ TESTED_BY = {
     "cli/test_cli_errors": "cli/broker_requests cli/client cli/main cli/options cli/outcomes",
     "cli/test_cli_groups": "cli/group_requests cli/groups_reset",
     "cli/test_cli_log_dirs": "cli/log_dirs",
-    "cli/test_cli_pipeline": "cli/pipeline cli/pipeline_files cli/pipeline_options "
-    "cli/pipeline_runs",
+    "cli/test_cli_pipeline": "cli/pipeline cli/pipeline_files cli/pipeline_runs",
     "cli/test_cli_pipeline_deadletters": "cli/pipeline_deadletters pipeline/quality/dead_letters",
     "cli/test_cli_pipeline_generate": "cli/pipeline_generate",
     "cli/test_cli_records": "cli/consume cli/last_records cli/produce",
@@ -203,6 +202,7 @@ TESTED_BY = {
     "broker/test_audit": "pipeline/quality/audit pipeline/quality/counting",
     "unit/pipeline/warehouse/test_table": "pipeline/warehouse/batch pipeline/errors",
     "unit/broker/controller/test_cluster_controller": "broker/controller/term",
+    "unit/broker/replication/test_fetcher": "broker/replication/leader_offsets",
     "unit/broker/controller/test_leaders": "broker/controller/tree_notices",
     "unit/broker/controller/test_member_controller": "broker/controller/api "
     "broker/controller/missing_topics broker/handlers/controller_apis",
