@@ -1,6 +1,7 @@
 """Opening the log of one partition directory."""
 
 import logging
+from collections.abc import Collection
 from pathlib import Path
 
 from headrace.core.leader_epochs import LeaderEpochs
@@ -24,15 +25,19 @@ def load_log(
     now: Millis,
     *,
     topic_id: TopicId = NO_TOPIC_ID,
+    is_new: bool = False,
     producer_expiration_ms: int = 86_400_000,
 ) -> Log:
-    """Open a partition directory, or create it; recover it after an unclean shutdown."""
+    """Open a partition directory; recover it after an unclean shutdown.
+
+    ``is_new``: the caller has just created the directory, so it is empty.
+    """
     files = directory.files
     log_start = directory.offsets.log_start(topic_partition) or Offset(0)
     recovery_point = directory.offsets.recovery_point(topic_partition)
     producers = Producers(producer_expiration_ms)
-    listing = _list_or_create(files, path)
-    known_id, epochs = _read_small_files(files, path)
+    listing = recovery.Listing.empty() if is_new else recovery.list_directory(files, str(path))
+    known_id, epochs = _read_small_files(files, path, listing.names)
     epochs_are_damaged = epochs is None
     epochs = epochs or LeaderEpochs()
     loaded = recovery.load(
@@ -72,7 +77,7 @@ def load_log(
         opened.flusher.created()
     if (note := checkpoint.FUTURE_DIRECTORIES) in listing.names:
         opened.copies.noted(checkpoint.read_future_directories(files, path / note))
-    if not listing.log_sizes:
+    if not listing.log_sizes and checkpoint.LEADER_EPOCHS in listing.names:
         opened.save_leader_epochs()
     if loaded.recovered_size:
         _log.info(
@@ -84,14 +89,6 @@ def load_log(
     return opened
 
 
-def _list_or_create(files: SystemFiles, path: Path) -> recovery.Listing:
-    try:
-        return recovery.list_directory(files, str(path))
-    except FileNotFoundError:
-        files.make_directories(path)
-        return recovery.Listing({}, {}, set(), [], set())
-
-
 def _may_be_compacted(
     directory: LogDirectory, topic_partition: TopicPartition, config: TopicConfig
 ) -> bool:
@@ -99,9 +96,15 @@ def _may_be_compacted(
     return was_compacted or "compact" in config.cleanup_policy
 
 
-def _read_small_files(files: SystemFiles, path: Path) -> tuple[TopicId | None, LeaderEpochs | None]:
+def _read_small_files(
+    files: SystemFiles, path: Path, names: Collection[str]
+) -> tuple[TopicId | None, LeaderEpochs | None]:
     """Topic id, None if absent; leader epochs, None if damaged."""
-    topic_id = checkpoint.read_topic_id(files, f"{path}/{checkpoint.PARTITION_METADATA}")
+    topic_id = None
+    if checkpoint.PARTITION_METADATA in names:
+        topic_id = checkpoint.read_topic_id(files, f"{path}/{checkpoint.PARTITION_METADATA}")
+    if checkpoint.LEADER_EPOCHS not in names:
+        return topic_id, LeaderEpochs()
     try:
         return topic_id, checkpoint.read_leader_epochs(files, f"{path}/{checkpoint.LEADER_EPOCHS}")
     except Corrupt as problem:
