@@ -19,7 +19,7 @@ from headrace.storage.files import (
     write_all,
 )
 from headrace.storage.scan import Scan
-from headrace.world.files import O_CREATE, O_RDWR, O_TRUNCATE, SystemFiles
+from headrace.world.files import O_CREATE, O_TRUNCATE, SystemFiles
 
 SUFFIXES = ("log", "index", "timeindex", "txnindex")  # the batches first
 
@@ -78,7 +78,7 @@ class SegmentFiles:
                 system.preallocate(created.fd, preallocated_size)
 
     def create_at_first_use(self) -> None:
-        """Let ``open`` create the log file, and ``save`` the indexes.
+        """Let ``open`` create the files.
 
         A file system creates some thousand files per second, and most of thousands of new
         partitions get no record for a while. Only for a segment that begins at offset 0: any other
@@ -90,9 +90,10 @@ class SegmentFiles:
     def open(self) -> OpenFile:
         file = self.file
         if file is None:
-            flags = O_CREATE if self.are_absent else O_RDWR
-            file = OpenFile(self.system, self.path("log"), flags)
-            self.are_absent = False
+            if self.are_absent:
+                self.create(preallocated_size=0)
+                self.are_absent = False
+            file = OpenFile(self.system, self.path("log"))
             self.file = file
             self._open_files.opened(self)
         else:
