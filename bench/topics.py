@@ -44,7 +44,9 @@ def create(
         made = NewTopic(topic, partitions, replication_factor, config=dict(settings or {}))
     else:
         assigned = [list(each) for each in replicas]
-        made = NewTopic(topic, len(assigned), replica_assignment=assigned, config=dict(settings or {}))
+        made = NewTopic(
+            topic, len(assigned), replica_assignment=assigned, config=dict(settings or {})
+        )
     _finish(admin.create_topics([made], operation_timeout=30))
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
