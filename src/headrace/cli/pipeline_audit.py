@@ -41,8 +41,8 @@ def audit(
 ) -> None:
     """Compare what every tier counted, per topic and minute.
 
-    The tiers are producers, brokers and raw tables. The exit status is 1 if anything is missing or
-    doubled.
+    The tiers are producers, brokers and raw tables. The exit status is 1 if any record is missing
+    or duplicated.
     """
     require_tables()
 
