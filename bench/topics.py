@@ -1,7 +1,7 @@
 """Create, change and delete topics on any broker, with the stock client."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from confluent_kafka.admin import (
@@ -33,10 +33,20 @@ def create(
     partitions: int = 1,
     settings: Mapping[str, str] | None = None,
     replication_factor: int = 1,
+    replicas: Sequence[Sequence[int]] | None = None,
 ) -> None:
-    """Create a topic and wait until every partition has a leader."""
+    """Create a topic and wait until every partition has a leader.
+
+    ``replicas`` are the brokers of each partition, in place of ``replication_factor``.
+    """
     admin = _admin(address)
-    made = NewTopic(topic, partitions, replication_factor, config=dict(settings or {}))
+    if replicas is None:
+        made = NewTopic(topic, partitions, replication_factor, config=dict(settings or {}))
+    else:
+        assigned = [list(each) for each in replicas]
+        made = NewTopic(
+            topic, len(assigned), replica_assignment=assigned, config=dict(settings or {})
+        )
     _finish(admin.create_topics([made], operation_timeout=30))
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:

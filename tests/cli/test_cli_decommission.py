@@ -39,11 +39,21 @@ def test_everything_moves_away(headrace, cluster):
     assert all(move["removing"] == [3] for move in ran.document["moves"])
     ran = headrace("brokers", "decommission", "3", "--throttle", "100M")
     assert ran.lines[-1] == "Broker 3 has no replicas"
+    assert "Now stop broker 3: on 127.0.0.1, run 'headrace stop SERVER.PROPERTIES'" in ran.err
     wait_until(lambda: replicas_on(headrace, 3) == 0)
     headrace("cluster", "health")
     assert values_in(cluster) == values
     ran = headrace("brokers", "decommission", "3", "--format", "json")
     assert ran.document == {"broker": 3, "moves": [], "left": []}
+
+
+def test_a_broker_that_runs_elsewhere_is_not_stopped(headrace, cluster, tmp_path):
+    file = tmp_path / "server.properties"
+    file.write_text(f"broker.id=3\nlog.dirs={tmp_path / 'elsewhere'}\n")
+    ran = headrace("brokers", "decommission", "3", "--stop", str(file), status=1)
+    assert "it was not stopped: no running broker found" in ran.err
+    assert "Now stop broker 3: on 127.0.0.1, run" in ran.err
+    wait_until(lambda: replicas_on(headrace, 3) == 0)
 
 
 def test_a_broker_without_a_successor_is_refused_unless_forced(headrace, cluster):
@@ -58,7 +68,8 @@ def test_a_dead_broker_is_emptied(headrace, cluster):
     cluster.kill(3)
     wait_until(lambda: "offline" in headrace("brokers", "list").out)
     wait_until(lambda: headrace("topics", "describe", "--unavailable").lines[1:] == [])
-    headrace("brokers", "decommission", "3", "--throttle", "100M")
+    ran = headrace("brokers", "decommission", "3", "--throttle", "100M")
+    assert "Broker 3 is offline. Do not start it again" in ran.err
     wait_until(lambda: replicas_on(headrace, 3) == 0)
     headrace("cluster", "health")
     cluster.restart(3)

@@ -234,6 +234,34 @@ def test_the_replication_factor_changes(headrace, cluster, orders):
     assert "give one of" in headrace("topics", "alter", "orders", status=2).err
 
 
+def test_a_change_of_the_replication_factor_can_be_refused(headrace, cluster, orders, tmp_path):
+    before = replicas_of(headrace)
+    keep = "--disallow-replication-factor-change"
+    file = write(tmp_path, {0: [0, 1, 2]})
+    ran = headrace("reassign", "execute", "--file", file, keep, status=1)
+    assert "orders-0: the target has 3 replicas, the partition 2" in ran.err
+    assert replicas_of(headrace) == before
+    file = write(tmp_path, {0: before[0][::-1]})
+    headrace("kafka-reassign-partitions.sh", "--execute", "--reassignment-json-file", file, keep)
+    wait_until(lambda: replicas_of(headrace)[0] == before[0][::-1])
+
+
+def test_throttles_of_a_broker_that_is_down_are_removed(headrace, cluster, orders, tmp_path):
+    """Else the broker would replicate slowly when it is back, and nobody would know why."""
+    target = elsewhere(headrace)
+    file = write(tmp_path, {0: target})
+    headrace("reassign", "execute", "--file", file, "--throttle", "50M", "--no-wait")
+    wait_until(lambda: headrace("reassign", "list").lines == ["No moves are in progress"])
+    wait_until(lambda: replicas_of(headrace)[0] == target)
+    assert len(throttles(headrace)) >= 3
+    cluster.kill(target[0])
+    wait_until(lambda: "offline" in headrace("brokers", "list").out)
+    assert "Throttles removed" in headrace("reassign", "verify", "--file", file).err
+    cluster.restart(target[0])
+    wait_until(lambda: "offline" not in headrace("brokers", "list").out)
+    wait_until(lambda: throttles(headrace) == [])
+
+
 def test_kafkas_script_moves_partitions(headrace, cluster, orders, tmp_path):
     topics = tmp_path / "topics.json"
     topics.write_text(json.dumps({"version": 1, "topics": [{"topic": "orders"}]}))

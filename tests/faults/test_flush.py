@@ -56,8 +56,8 @@ def may_fsync(monkeypatch):
 
 
 def wait_until_written(broker, topic, count):
-    (log,) = (broker.data / f"{topic}-0").glob("*.log")
-    wait_until(lambda: len(list(headers(log.read_bytes()))) == count)
+    log = broker.data / f"{topic}-0" / f"{0:020d}.log"
+    wait_until(lambda: log.exists() and len(list(headers(log.read_bytes()))) == count)
 
 
 def there_is_no_response(*clients):

@@ -112,23 +112,31 @@ class Machines:
         self.type("until headrace cluster health > /dev/null; do sleep 1; done", self.brokers[0])
 
     def is_kafka(self, member: Member) -> bool:
-        return is_running(member.directory / "kafka.pid")
+        return running(member.directory / "kafka.pid", b"kafka.Kafka") is not None
 
     def is_headrace(self, member: Member) -> bool:
-        return is_running(member.data / "headrace.pid")
+        return running(member.data / "headrace.pid", b"headrace") is not None
 
     def kill_all(self) -> None:
         for member in self.brokers:
-            for pid_file in (member.directory / "kafka.pid", member.data / "headrace.pid"):
-                if is_running(pid_file):
-                    os.kill(int(pid_file.read_text()), signal.SIGKILL)
+            for pid_file, word in (
+                (member.directory / "kafka.pid", b"kafka.Kafka"),
+                (member.data / "headrace.pid", b"headrace"),
+            ):
+                if (pid := running(pid_file, word)) is not None:
+                    os.kill(pid, signal.SIGKILL)
 
 
-def is_running(pid_file: Path) -> bool:
+def running(pid_file: Path, word: bytes) -> int | None:
+    """The process of a pid file, if its command line has this word.
+
+    Another process may have the number meanwhile: it is used again within minutes.
+    """
     with suppress(FileNotFoundError, ValueError, ProcessLookupError):
-        os.kill(int(pid_file.read_text()), 0)
-        return True
-    return False
+        pid = int(pid_file.read_text())
+        if word in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+            return pid
+    return None
 
 
 def blocks() -> dict[str, list[str]]:

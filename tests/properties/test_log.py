@@ -183,10 +183,11 @@ class LogAgainstList(RuleBasedStateMachine):
             len(each.content) for each in here if each.next_offset <= self.durable_end
         )
         size = max(sum(len(each.content) for each in here) - lost, durable_size)
-        with path.open("r+b") as file:
-            file.truncate(size)
-            file.seek(size)
-            file.write(garbage)
+        if path.exists():  # not before the first batch
+            with path.open("r+b") as file:
+                file.truncate(size)
+                file.seek(size)
+                file.write(garbage)
         survived, position = set(), 0
         for each in here:
             position += len(each.content)

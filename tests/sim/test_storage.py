@@ -228,7 +228,7 @@ class Story:
     async def write_back(self) -> None:
         """The kernel writes segments in any order."""
         for segment in self.log.segments:
-            if self.dice.random() < 0.5:
+            if self.dice.random() < 0.5 and segment.size:  # without a batch it has no file
                 self.machine.disk.write_back(segment.path("log"))
 
     async def truncate(self) -> None:

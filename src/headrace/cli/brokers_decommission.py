@@ -72,7 +72,8 @@ def decommission(
 
     Shows the progress until all partitions have moved. If the command is interrupted, the moves
     continue; run it again to wait for them. The broker may be offline if its partitions have other
-    replicas in sync. Without --stop, stop the broker on its machine at the end.
+    replicas in sync. Kafka's protocol has no request that stops a broker: --stop works on the
+    broker's machine only; elsewhere, the last line says what to run there.
     """
     rate = parse_rate(throttle)
     with open_cluster(Connection(bootstrap, settings, client_file)) as cluster:
@@ -84,7 +85,9 @@ def decommission(
             show_moves(reassignment_run.planned(cluster, now, targets), format)
             return
         moved, left = _move_away(cluster, broker_id, rate, force)
-    _stop(broker_id, server_file)
+        broker = snapshot(cluster).view.brokers.get(broker_id)
+        address = None if broker is None else broker.address
+    _stop(broker_id, server_file, address)
     if format is Format.JSON:
         output.document(
             {
@@ -94,7 +97,9 @@ def decommission(
             }
         )
     else:
-        _report(broker_id, moved, left, server_file)
+        _report(broker_id, moved, left)
+        if server_file is None:
+            output.note(_how_to_stop(broker_id, address))
 
 
 def _move_away(
@@ -120,15 +125,12 @@ def _report(
     broker_id: int,
     moved: Sequence[object],
     left: Sequence[Partition],
-    server_file: str | None,
 ) -> None:
     output.line(f"Moved {values.counted(len(moved), 'partition')} away from broker {broker_id}")
     if left:
         output.line(f"Left behind, because nobody else has them: {names(left)}")
     else:
         output.line(f"Broker {broker_id} has no replicas")
-    if server_file is None:
-        output.note("Stop it with 'headrace stop' on its machine before new topics are created")
 
 
 def _targets(now: Snapshot, broker_id: int, force: bool) -> tuple[Assignment, list[Partition]]:
@@ -183,9 +185,30 @@ def _check_min_isr(now: Snapshot, targets: Assignment, force: bool) -> None:
         )
 
 
-def _stop(broker_id: int, server_file: str | None) -> None:
-    if server_file is not None and stop_broker([server_file]) != output.DONE:
+def _how_to_stop(broker_id: int, address: str | None) -> str:
+    """What is left to do: no request of Kafka's protocol stops the process of a broker."""
+    if address is None:
+        return (
+            f"Broker {broker_id} is offline. Do not start it again with this ID and its old disks"
+        )
+    host = address.rpartition(":")[0]
+    return (
+        f"Now stop broker {broker_id}: on {host}, run 'headrace stop SERVER.PROPERTIES' with the "
+        "file that it was started with, or 'systemctl stop headrace'. Until then, new topics may "
+        "get replicas on it; if they do, run this command again"
+    )
+
+
+def _stop(broker_id: int, server_file: str | None, address: str | None) -> None:
+    if server_file is None:
+        return
+    try:
+        is_stopped = stop_broker([server_file]) == output.DONE
+        reason = "it did not end in time"
+    except output.CommandFailed as failure:
+        is_stopped, reason = False, str(failure)
+    if not is_stopped:
         raise output.CommandFailed(
-            f"broker {broker_id} has no replicas any more, but could not be stopped with "
-            f"'headrace stop {server_file}'"
+            f"broker {broker_id} has no replicas any more, but it was not stopped: {reason}. "
+            f"{_how_to_stop(broker_id, address)}"
         )

@@ -197,6 +197,13 @@ def execute(
             help="Start beside other moves in progress, and replace those of the same partitions.",
         ),
     ] = False,
+    keeps_factor: Annotated[
+        bool,
+        typer.Option(
+            "--disallow-replication-factor-change",
+            help="Refuse the file if it changes the number of replicas of a partition.",
+        ),
+    ] = False,
     waits: Annotated[
         bool, typer.Option("--wait/--no-wait", help="Wait until all partitions have moved.")
     ] = True,
@@ -213,6 +220,8 @@ def execute(
     """
     rate = parse_rate(throttle)
     with _opened(file, bootstrap, settings, client_file) as (cluster, now, targets):
+        if keeps_factor:
+            reassignment_run.check_factors(now, targets)
         reassignment_run.check_in_progress(now, targets, additional=additional)
         todo = reassignment_run.planned(cluster, now, targets)
         before = {one: now.assigned[one] for one in targets}
@@ -226,6 +235,7 @@ def execute(
             rate,
             waits=waits,
             how_to_cancel=f"headrace reassign cancel --file {file}",
+            may_change_factor=not keeps_factor,
         )
     if format is Format.JSON:
         output.document(
@@ -262,7 +272,11 @@ def verify(
         states = reassignment_run.statuses(now, targets)
         removed = False
         if not keep_throttles and not any(one in now.reassigning for one in targets):
-            removed = reassignment_run.end_throttles(cluster, {topic for topic, _ in targets})
+            removed = reassignment_run.end_throttles(
+                cluster,
+                {topic for topic, _ in targets},
+                {broker for replicas in targets.values() for broker in replicas},
+            )
     rows = [
         {"topic": topic, "partition": number, "replicas": targets[topic, number], "status": state}
         for (topic, number), state in sorted(states.items())
@@ -312,7 +326,8 @@ def cancel(
         refused = alter_reassignments(cluster, dict.fromkeys(chosen)) if chosen else {}
         if not keep_throttles:
             topics = {topic for topic, _ in (named or chosen)}
-            reassignment_run.end_throttles(cluster, topics)
+            involved = {b for one in chosen for b in (*moving[one].origin, *moving[one].target)}
+            reassignment_run.end_throttles(cluster, topics, involved)
     rows = [
         {
             "topic": topic,

@@ -92,7 +92,10 @@ def list_reassignments(cluster: Cluster) -> dict[Partition, Reassigning]:
 
 
 def alter_reassignments(
-    cluster: Cluster, targets: Mapping[Partition, Sequence[int] | None]
+    cluster: Cluster,
+    targets: Mapping[Partition, Sequence[int] | None],
+    *,
+    may_change_factor: bool = True,
 ) -> dict[Partition, str]:
     """Begin moves, or cancel those with the target None; why partitions were refused."""
     kind = m.AlterPartitionReassignmentsRequest
@@ -107,7 +110,7 @@ def alter_reassignments(
     answer = cluster.ask_controller(
         kind(
             timeout_ms=_TIMEOUT_MS,
-            allow_replication_factor_change=True,
+            allow_replication_factor_change=may_change_factor,
             topics=list(topics.values()),
         ),
         m.AlterPartitionReassignmentsResponse,

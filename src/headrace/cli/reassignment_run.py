@@ -5,7 +5,7 @@ run again, waits for the same moves.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from headrace.cli import output, values
 from headrace.cli.reassignment_plan import Assignment, Move, Partition, moves, name_of
@@ -86,12 +86,36 @@ def planned(cluster: Cluster, cluster_now: Snapshot, targets: Assignment) -> lis
     return moves(cluster_now.assigned, targets, sizes.of_leader(cluster_now.view))
 
 
-def begin(cluster: Cluster, now: Snapshot, todo: list[Move], rate: int | None) -> None:
+def check_factors(cluster_now: Snapshot, targets: Assignment) -> None:
+    """Refuse targets with more or fewer replicas than the partition has.
+
+    The controller checks it again, but Apache Kafka 3.9's does not know the request.
+    """
+    assigned = cluster_now.assigned
+    for partition, target in targets.items():
+        if len(target) != len(assigned[partition]):
+            raise output.CommandFailed(
+                f"{name_of(partition)}: the target has {values.counted(len(target), 'replica')}, "
+                f"the partition {len(assigned[partition])}. Correct the file, or leave out "
+                "--disallow-replication-factor-change"
+            )
+
+
+def begin(
+    cluster: Cluster,
+    now: Snapshot,
+    todo: list[Move],
+    rate: int | None,
+    *,
+    may_change_factor: bool = True,
+) -> None:
     """Throttle the moves and begin them. If one is refused, none of them stays begun."""
     if rate is not None:
         throttle(cluster, todo, rate, now.view.brokers)
     refused = alter_reassignments(
-        cluster, {(move.topic, move.partition): move.target for move in todo}
+        cluster,
+        {(move.topic, move.partition): move.target for move in todo},
+        may_change_factor=may_change_factor,
     )
     if not refused:
         return
@@ -99,7 +123,7 @@ def begin(cluster: Cluster, now: Snapshot, todo: list[Move], rate: int | None) -
     if begun:
         alter_reassignments(cluster, dict.fromkeys(((m.topic, m.partition) for m in begun), None))
     if rate is not None:
-        _unthrottle(cluster, {move.topic for move in todo})
+        _unthrottle(cluster, {move.topic for move in todo}, _brokers_of(todo))
     for partition, why in refused.items():
         output.error(f"{name_of(partition)}: {why}")
     raise output.CommandFailed(
@@ -115,6 +139,7 @@ def run_moves(
     *,
     waits: bool,
     how_to_cancel: str,
+    may_change_factor: bool = True,
 ) -> bool:
     """Begin the moves that are not begun yet, and wait for all; whether all are completed."""
     if not todo:
@@ -129,11 +154,11 @@ def run_moves(
     if begun and rate is not None:
         set_rate(cluster, now.view.brokers, rate)
     if fresh:
-        begin(cluster, now, fresh, rate)
+        begin(cluster, now, fresh, rate, may_change_factor=may_change_factor)
     if not waits:
         return False
     completed = wait(cluster, todo, how_to_cancel=how_to_cancel)
-    end_throttles(cluster, {move.topic for move in todo})
+    end_throttles(cluster, {move.topic for move in todo}, _brokers_of(todo))
     if not completed:
         raise output.CommandFailed(
             "not all partitions have their new replicas: the reassignment was cancelled or "
@@ -171,23 +196,31 @@ def wait(cluster: Cluster, todo: list[Move], *, how_to_cancel: str) -> bool:
     return True
 
 
+def _brokers_of(todo: list[Move]) -> set[int]:
+    return {broker for move in todo for broker in (*move.current, *move.target)}
+
+
 def _has_targets(now: Snapshot, todo: list[Move]) -> bool:
     assigned = now.assigned
     return all(assigned.get((move.topic, move.partition)) == move.target for move in todo)
 
 
-def end_throttles(cluster: Cluster, topics: set[str]) -> bool:
-    """Remove the throttles, unless other moves are in progress, which may need them."""
+def end_throttles(cluster: Cluster, topics: set[str], involved: Iterable[int]) -> bool:
+    """Remove the throttles, unless other moves are in progress, which may need them.
+
+    ``involved`` are the brokers of the moves. Some may be down.
+    """
     if list_reassignments(cluster):
         return False
-    _unthrottle(cluster, topics)
+    _unthrottle(cluster, topics, involved)
     return True
 
 
-def _unthrottle(cluster: Cluster, topics: set[str]) -> None:
+def _unthrottle(cluster: Cluster, topics: set[str], involved: Iterable[int]) -> None:
     now = snapshot(cluster)
     existing = {one.topic for one in now.view.partitions}
-    remove_throttles(cluster, topics & existing, now.view.brokers)
+    absent = sorted({*now.view.missing_brokers, *involved} - now.view.brokers.keys())
+    remove_throttles(cluster, topics & existing, now.view.brokers, absent)
 
 
 def _unfinished(cluster: Cluster, todo: list[Move]) -> list[Move]:

@@ -34,7 +34,7 @@ def throttle(cluster: Cluster, moves: Iterable[Move], rate: int, live: Container
         brokers.update(move.current, move.target)
     existing = read_topic_settings(cluster, sorted(leaders), [LEADER_REPLICAS, FOLLOWER_REPLICAS])
     for broker in sorted(broker for broker in brokers if broker in live):
-        _change_broker(cluster, broker, [(name, str(rate)) for name in _RATES])
+        _set_rate(cluster, broker, rate)
     for topic, replicas in leaders.items():
         before = {setting.name: setting.value or "" for setting in existing.get(topic, ())}
         _change_topic(
@@ -49,18 +49,26 @@ def throttle(cluster: Cluster, moves: Iterable[Move], rate: int, live: Container
 
 def set_rate(cluster: Cluster, brokers: Iterable[int], rate: int) -> None:
     for broker in brokers:
-        _change_broker(cluster, broker, [(name, str(rate)) for name in _RATES])
+        _set_rate(cluster, broker, rate)
 
 
-def remove_throttles(cluster: Cluster, topics: Iterable[str], brokers: Iterable[int]) -> None:
-    """Remove the throttles of these topics, and the rates of all ``brokers``."""
+def remove_throttles(
+    cluster: Cluster, topics: Iterable[str], brokers: Iterable[int], absent: Iterable[int]
+) -> None:
+    """Remove the throttles of these topics, and the rates of all ``brokers``.
+
+    ``absent`` are brokers that are down: a throttle that they got before must not slow down
+    replication when they are back.
+    """
     names = sorted(topics)
     settings = read_topic_settings(cluster, names, [LEADER_REPLICAS, FOLLOWER_REPLICAS])
     for topic in names:
         if any(setting.value for setting in settings.get(topic, ())):
             _change_topic(cluster, topic, [(LEADER_REPLICAS, None), (FOLLOWER_REPLICAS, None)])
-    for broker in brokers:
-        _change_broker(cluster, broker, [(name, None) for name in _RATES])
+    removal = [(name, None) for name in _RATES]
+    unreachable = [one for one in brokers if not _could_change_broker(cluster, one, removal)]
+    for broker in (*unreachable, *absent):
+        _remove_from_absent(cluster, broker)
 
 
 def _joined(before: str, added: Iterable[str]) -> str:
@@ -79,18 +87,41 @@ def _change_topic(cluster: Cluster, topic: str, changes: Changes) -> None:
     _check(answer, f"topic {topic}")
 
 
-def _change_broker(cluster: Cluster, broker: int, changes: Changes) -> None:
-    """A broker changes its own settings. One that does not answer copies nothing either."""
+def _set_rate(cluster: Cluster, broker: int, rate: int) -> None:
+    if not _could_change_broker(cluster, broker, [(name, str(rate)) for name in _RATES]):
+        note(
+            f"broker {broker} does not answer; its throttle is unchanged. It copies nothing now; "
+            "run the same command again when it is back"
+        )
+
+
+def _could_change_broker(cluster: Cluster, broker: int, changes: Changes) -> bool:
+    """A broker changes its own settings. Returns whether it answers."""
     request = _request(ResourceType.BROKER, str(broker), changes)
     try:
         answer = cluster.ask(broker, request, m.IncrementalAlterConfigsResponse)
-    except Disconnected as failure:
-        note(
-            f"the throttle of broker {broker} is unchanged: {failure}. Check it with 'headrace "
-            f"configs get broker {broker} --changed' when the broker is back"
-        )
-        return
+    except Disconnected:
+        return False
     _check(answer, f"broker {broker}")
+    return True
+
+
+def _remove_from_absent(cluster: Cluster, broker: int) -> None:
+    request = _request(ResourceType.BROKER, str(broker), [(name, None) for name in _RATES])
+    what = f"removing the throttle of broker {broker}"
+    answer = cluster.ask_controller(
+        request,
+        m.IncrementalAlterConfigsResponse,
+        lambda response: [one.error_code for one in response.responses],
+        what,
+    )
+    (result,) = answer.responses
+    if result.error_code:
+        # It is still registered, or the controller is Apache Kafka's, which leaves that to it.
+        note(
+            f"{what}: {code_name(result.error_code)}. Remove it when the broker is back: headrace "
+            f"configs unset broker {broker} {' '.join(_RATES)}"
+        )
 
 
 def _request(

@@ -1,6 +1,7 @@
 """Opening the log of one partition directory."""
 
 import logging
+from collections.abc import Collection
 from pathlib import Path
 
 from headrace.core.leader_epochs import LeaderEpochs
@@ -24,15 +25,19 @@ def load_log(
     now: Millis,
     *,
     topic_id: TopicId = NO_TOPIC_ID,
+    is_new: bool = False,
     producer_expiration_ms: int = 86_400_000,
 ) -> Log:
-    """Open a partition directory, or create it; recover it after an unclean shutdown."""
+    """Open a partition directory; recover it after an unclean shutdown.
+
+    ``is_new``: the caller has just created the directory, so it is empty.
+    """
     files = directory.files
     log_start = directory.offsets.log_start(topic_partition) or Offset(0)
     recovery_point = directory.offsets.recovery_point(topic_partition)
     producers = Producers(producer_expiration_ms)
-    listing = _list_or_create(files, path)
-    known_id, epochs = _read_small_files(files, path)
+    listing = recovery.Listing.empty() if is_new else recovery.list_directory(files, str(path))
+    known_id, epochs = _read_small_files(files, path, listing.names)
     epochs_are_damaged = epochs is None
     epochs = epochs or LeaderEpochs()
     loaded = recovery.load(
@@ -72,7 +77,7 @@ def load_log(
         opened.flusher.created()
     if (note := checkpoint.FUTURE_DIRECTORIES) in listing.names:
         opened.copies.noted(checkpoint.read_future_directories(files, path / note))
-    if not listing.log_sizes:
+    if not listing.log_sizes and checkpoint.LEADER_EPOCHS in listing.names:
         opened.save_leader_epochs()
     if loaded.recovered_size:
         _log.info(
@@ -82,14 +87,6 @@ def load_log(
             loaded.log_end,
         )
     return opened
-
-
-def _list_or_create(files: SystemFiles, path: Path) -> recovery.Listing:
-    try:
-        return recovery.list_directory(files, str(path))
-    except FileNotFoundError:
-        files.make_directories(path)
-        return recovery.Listing({}, {}, set(), [], set())
 
 
 def _contiguous_from(
@@ -109,13 +106,19 @@ def _contiguous_from(
     return None
 
 
-def _read_small_files(files: SystemFiles, path: Path) -> tuple[TopicId | None, LeaderEpochs | None]:
+def _read_small_files(
+    files: SystemFiles, path: Path, names: Collection[str]
+) -> tuple[TopicId | None, LeaderEpochs | None]:
     """Topic id, None if absent; leader epochs, None if damaged."""
-    topic_id = checkpoint.read_topic_id(files, f"{path}/{checkpoint.PARTITION_METADATA}")
+    topic_id = None
+    if checkpoint.PARTITION_METADATA in names:
+        topic_id = checkpoint.read_topic_id(files, f"{path}/{checkpoint.PARTITION_METADATA}")
+    if checkpoint.LEADER_EPOCHS not in names:
+        return topic_id, LeaderEpochs()
     epochs_path = f"{path}/{checkpoint.LEADER_EPOCHS}"
     try:
         epochs = checkpoint.read_leader_epochs(files, epochs_path)
-        if not epochs.entries and files.exists(epochs_path) and not files.stat(epochs_path).size:
+        if not epochs.entries and not files.stat(epochs_path).size:
             # It was replaced without an fsync, and a power failure took its content.
             raise Corrupt(f"{epochs_path} is empty")
         return topic_id, epochs

@@ -161,9 +161,10 @@ class LogManager:
                 ErrorCode.KAFKA_STORAGE_ERROR, f"{directory.path} is offline: {directory.offline}"
             )
         path = directory.path / str(topic_partition)
-        is_new = not directory.files.exists(path)
+        is_new = False
         try:
             directory.offsets.forget(topic_partition)
+            is_new = _make_directory(directory, path)
             created = load_log(
                 directory,
                 path,
@@ -171,6 +172,7 @@ class LogManager:
                 config,
                 self._world.now() if now is None else now,
                 topic_id=topic_id,
+                is_new=is_new,
                 producer_expiration_ms=self._producer_expiration_ms,
             )
         except OSError as error:
@@ -365,6 +367,15 @@ class LogManager:
         if self._background is not None:
             self._background.close()
         self.directories.unlock()
+
+
+def _make_directory(directory: LogDirectory, path: Path) -> bool:
+    """Returns whether it is new."""
+    try:
+        directory.files.make_directory(path)
+    except FileExistsError:
+        return False
+    return True
 
 
 def _mark_for_deletion(log: Log) -> None:

@@ -275,6 +275,8 @@ class LogMove:
                     ErrorCode.KAFKA_STORAGE_ERROR,
                     f"{directory.path} went offline: {directory.offline}",
                 )
+        if moving.segments.active.files.are_absent:
+            moving.segments.active.files.open()  # creates them
         moving.flusher.begin()  # brings the index files up to date
         segments = moving.segments.items
         stale = self._forget_changed({each.base_offset: each for each in segments})

@@ -40,6 +40,10 @@ class Listing(NamedTuple):
     snapshot_offsets: list[Offset]  # rising
     names: set[str]
 
+    @classmethod
+    def empty(cls) -> "Listing":
+        return cls({}, {}, set(), [], set())
+
 
 class Loaded(NamedTuple):
     segments: list[Segment]
@@ -50,7 +54,7 @@ class Loaded(NamedTuple):
 
 def list_directory(files: SystemFiles, directory: str) -> Listing:
     """List a partition directory, and finish an interrupted deletion or compaction."""
-    listing = Listing({}, {}, set(), [], set())
+    listing = Listing.empty()
     leftovers = []
     for name in files.names_in(directory):
         listing.names.add(name)
@@ -119,7 +123,7 @@ def load(
     recovered_size = 0
     log_end = log_start
     if not segments:
-        segments = [Segment.create(directory, log_start, resources, now, preallocated_size)]
+        segments = [_first_segment(directory, log_start, resources, now, preallocated_size)]
     elif clean:
         try:
             log_end = _open_active(segments[-1])
@@ -151,6 +155,14 @@ def load(
     epochs.truncate_end(log_end)
     epochs.truncate_start(max(log_start, segments[0].base_offset))
     return Loaded(segments, log_end, snapshots, recovered_size)
+
+
+def _first_segment(
+    directory: str, log_start: Offset, resources: Resources, now: Millis, preallocated_size: int
+) -> Segment:
+    if log_start == 0 and not preallocated_size:
+        return Segment.first(directory, resources, now)
+    return Segment.create(directory, log_start, resources, now, preallocated_size)
 
 
 def _drop_leftovers(segments: list[Segment]) -> None:

@@ -82,9 +82,20 @@ class Segment:
             # the active one at the next start and hide everything written after its base.
             segment.remove()
             raise
-        segment.indexes.start()
-        segment.indexes.active = True
+        segment._activate()
         return segment
+
+    @classmethod
+    def first(cls, directory: str, resources: Resources, now: Millis) -> "Segment":
+        """The active segment of a new log, at offset 0; its files come with the first batch."""
+        segment = cls(directory, Offset(0), 0, resources, created_at=now, aborted=[])
+        segment.files.create_at_first_use()
+        segment._activate()
+        return segment
+
+    def _activate(self) -> None:
+        self.indexes.start()
+        self.indexes.active = True
 
     def __repr__(self) -> str:
         return f"Segment({self.base_offset}, {self.size} bytes)"

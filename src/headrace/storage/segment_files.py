@@ -35,7 +35,16 @@ class SegmentDamaged(Corrupt):
 class SegmentFiles:
     """Holds the descriptor of the ``.log`` only as long as ``OpenFiles`` allows."""
 
-    __slots__ = ("_open_files", "base_offset", "directory", "file", "size", "system", "touched")
+    __slots__ = (
+        "_open_files",
+        "are_absent",
+        "base_offset",
+        "directory",
+        "file",
+        "size",
+        "system",
+        "touched",
+    )
 
     def __init__(
         self,
@@ -52,6 +61,7 @@ class SegmentFiles:
         self.touched = False
         self.system = system
         self._open_files = open_files
+        self.are_absent = False  # ``create_at_first_use``
 
     def path(self, suffix: str) -> str:
         return f"{self.directory}/{self.base_offset:020d}.{suffix}"
@@ -67,9 +77,22 @@ class SegmentFiles:
             if preallocated_size and suffix == "log":
                 system.preallocate(created.fd, preallocated_size)
 
+    def create_at_first_use(self) -> None:
+        """Let ``open`` create the files.
+
+        A file system creates some thousand files per second, and most of thousands of new
+        partitions get no record for a while. Only for a segment that begins at offset 0: any other
+        base offset is recorded by nothing but the name of the file.
+        """
+        assert self.base_offset == 0, "the log would begin at 0 after a restart"
+        self.are_absent = True
+
     def open(self) -> OpenFile:
         file = self.file
         if file is None:
+            if self.are_absent:
+                self.create(preallocated_size=0)
+                self.are_absent = False
             file = OpenFile(self.system, self.path("log"))
             self.file = file
             self._open_files.opened(self)

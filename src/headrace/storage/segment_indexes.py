@@ -215,7 +215,7 @@ class SegmentIndexes:
     def save(self) -> None:
         """Append new entries to the index files; without fsync."""
         offsets, times = self._offsets, self._times
-        if offsets is None or times is None:
+        if offsets is None or times is None or self._files.are_absent:
             return
         saved = offsets.saved_count
         self._files.save("index", offsets.encode(saved), saved * OFFSET_ENTRY_SIZE)

@@ -13,7 +13,7 @@ from headrace.model.ids import TopicId, TopicPartition
 from headrace.storage import checkpoint
 from headrace.storage.log_manager import LogManager
 from headrace.storage.log_retention import delete_records_before
-from headrace.storage.log_truncation import truncate_to
+from headrace.storage.log_truncation import truncate_fully, truncate_to
 from headrace.world.world import World
 from tests.fakes.logs import (
     NOW,
@@ -124,6 +124,36 @@ def test_a_new_partition_goes_to_the_directory_with_the_fewest(disk):
         disk.logs.create(name, ORDERS_ID, settings())
     counts = [len(list(path.glob("orders-*"))) for path in disk.paths]
     assert sorted(counts) == [2, 3]
+
+
+def test_a_new_partition_has_no_segment_until_its_first_batch(disk):
+    log = disk.log()
+    assert [path.name for path in log.path.iterdir()] == ["partition.metadata"]
+    log.flusher.flush_now()
+    for clean in (True, False):
+        log = disk.restarted(clean=clean)
+        assert log.topic_id == ORDERS_ID and log.log_end == 0
+        assert not list(log.path.glob("0*"))
+    append(log, batch(b"a"))
+    assert (log.path / f"{0:020d}.log").exists()
+    assert (log.path / "leader-epoch-checkpoint").exists()
+    assert read_all(disk.restarted(clean=False)) == [(0, b"a")]
+
+
+def test_a_first_batch_that_the_disk_refuses_can_be_sent_again(disk):
+    log = disk.log()
+    with disk.files.failing(errno.ENOSPC, "open"), pytest.raises(Rejected):
+        append(log, batch(b"a"))
+    append(log, batch(b"b"))
+    assert read_all(log) == [(0, b"b")]
+    assert read_all(disk.restarted(clean=False)) == [(0, b"b")]
+
+
+def test_a_log_that_begins_later_has_its_segment_at_once(disk):
+    """Only the name of the file tells a start where the log begins."""
+    log = disk.log()
+    truncate_fully(log, 7)
+    assert disk.restarted(clean=False).log_end == 7
 
 
 def test_all_partitions_are_opened_after_a_restart(disk):

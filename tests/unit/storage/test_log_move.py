@@ -755,6 +755,15 @@ def test_a_start_finishes_a_move_that_ended_between_switch_and_rename(disk, name
     assert disk.logs.unfinished_moves == {}
 
 
+def test_a_log_without_a_batch_is_moved(disk):
+    log = disk.log()
+    target = other(disk, log)
+    asyncio.run(LogMove(log, target).run())
+    assert log.directory is target and log.path.parent == target.path
+    append(log, batch(b"a"))
+    assert read_all(disk.restarted(clean=False)) == [(0, b"a")]
+
+
 def test_a_topic_deleted_between_switch_and_rename_is_gone(disk):
     log = disk.log()
     moving_log = LogMove(log, other(disk, log))

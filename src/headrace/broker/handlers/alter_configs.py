@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from headrace.broker.context import Context
 from headrace.broker.handlers import broker_loggers
-from headrace.broker.handlers.config_resources import check_resource, known_type
+from headrace.broker.handlers.config_resources import check_resource, is_broker_id, known_type
 from headrace.broker.needs import (
     NeedsBrokerId,
     NeedsConfig,
@@ -167,10 +167,14 @@ async def _alter(
     if resource_type is ResourceType.BROKER_LOGGER:
         _alter_loggers(broker, context, alteration, validate_only)
         return
-    check_resource(broker, resource_type, alteration.name)
+    if _is_unregistered_broker(broker, resource_type, alteration.name):
+        _require_removals(alteration)
+    else:
+        check_resource(broker, resource_type, alteration.name)
     async with broker.dynamic_config.changing:
         overrides = _changed(broker, resource_type, alteration)
-        _check_overrides(broker, resource_type, alteration.name, overrides)
+        if not _is_unregistered_broker(broker, resource_type, alteration.name):
+            _check_overrides(broker, resource_type, alteration.name, overrides)
         # Checked after the settings, as in Kafka.
         if resource_type is ResourceType.TOPIC and alteration.name not in broker.metadata.topics:
             raise Rejected(
@@ -185,6 +189,29 @@ async def _alter(
                 built_on=before if alteration.incremental else None,
             )
             _log_change(context, resource_type, alteration.name, before, overrides)
+
+
+def _is_unregistered_broker(broker: Needs, resource_type: ResourceType, name: str) -> bool:
+    return (
+        resource_type is ResourceType.BROKER
+        and is_broker_id(name)
+        and int(name) != broker.broker_id
+        and int(name) not in broker.metadata.brokers
+    )
+
+
+def _require_removals(alteration: _Alteration) -> None:
+    """Any broker removes settings of one that is down, such as the throttles of a finished move.
+
+    Setting them stays with the broker itself: only it knows its file, which they must fit.
+    """
+    if not alteration.incremental or any(
+        change.operation != AlterOperation.DELETE for change in alteration.changes
+    ):
+        raise Rejected(
+            ErrorCode.INVALID_REQUEST,
+            f"broker {alteration.name} is not registered; its settings can be removed, not set",
+        )
 
 
 def _alter_loggers(

@@ -70,10 +70,14 @@ def check_resource(broker: Needs, resource_type: ResourceType, name: str) -> Non
         raise Rejected(ErrorCode.INVALID_REQUEST, f"the {resource_type.label} needs a name")
 
 
+def is_broker_id(name: str) -> bool:
+    digits = name.removeprefix("-")
+    return digits.isascii() and digits.isdigit() and len(name) < 20
+
+
 def check_broker_id(broker: Needs, name: str) -> None:
     """Raise Rejected unless ``name`` is the id of this broker."""
-    digits = name.removeprefix("-")
-    if not (digits.isascii() and digits.isdigit() and len(name) < 20):
+    if not is_broker_id(name):
         raise Rejected(ErrorCode.INVALID_REQUEST, f"{name[:100]!r} is not a broker id")
     if int(name) != broker.broker_id:
         raise Rejected(

@@ -213,6 +213,8 @@ class Fetching:
         self._waiting.park(waiting, self._waited_for(waiting), request.max_wait_ms, until)
 
     def _waited_for(self, waiting: ParkedFetch) -> list[Replica]:
+        if waiting.follower is not None:
+            return self._reads.hosted(waiting.fetch.partitions)
         found = [self._reads.replica(cached) for cached in waiting.fetch.partitions]
         return [replica for replica in found if replica is not None]
 

@@ -64,6 +64,15 @@ class FetchReads:
         found: Replica | None = cached.found
         return found
 
+    def hosted(self, partitions: Iterable[CachedPartition]) -> list[Replica]:
+        """The replicas of a follower's session."""
+        generation = self._replicas.generation
+        found = [
+            cached.found if cached.found_in == generation else self._cached_replica(cached)
+            for cached in partitions
+        ]
+        return [replica for replica in found if replica is not None]
+
     def refused(self, cached: CachedPartition, refusal: Rejected) -> FetchedPartition:
         entry = FetchedPartition(cached.partition, refusal.code)
         if refusal.code in _NAMES_LEADER:
@@ -157,11 +166,17 @@ class FetchReads:
         named = {(cached.topic, cached.partition) for cached in listed}
         broker_id = follower.broker_id
         now = self._loop.time() * 1000
+        generation = self._replicas.generation
         for cached in partitions:
-            replica = self._cached_replica(cached)
+            # As in ``with_changes``: an idle session must cost little.
+            replica = (
+                cached.found if cached.found_in == generation else self._cached_replica(cached)
+            )
             if replica is None or (leadership := replica.leadership) is None:
                 continue
-            if broker_id in leadership.isr and (cached.topic, cached.partition) not in named:
+            if broker_id in leadership.isr and (
+                not named or (cached.topic, cached.partition) not in named
+            ):
                 continue
             try:
                 if self._divergence(replica, cached, follower) is not None:

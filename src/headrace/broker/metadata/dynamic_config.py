@@ -158,16 +158,18 @@ class DynamicConfig:
         if kind == ResourceType.TOPIC:
             self.check_topic(overrides)
         elif kind == ResourceType.BROKER:
-            self._config_with(name, overrides)
+            if self._affects_this_broker(name):
+                self._config_with(name, overrides)
         elif kind not in _NODES:
             raise Rejected(ErrorCode.INVALID_REQUEST, f"Resources of type {kind} have no settings.")
 
     async def replace(self, kind: int, name: str, overrides: Mapping[str, str]) -> None:
         """Replace all settings of one resource; ``check`` has accepted them."""
-        config = self._config_with(name, overrides) if kind == ResourceType.BROKER else self.config
+        applies = kind == ResourceType.BROKER and self._affects_this_broker(name)
+        config = self._config_with(name, overrides) if applies else self.config
         await self._store.store(_NODES[kind], _stored_name(kind, name), overrides)
         self.remember(kind, name, overrides)
-        if kind == ResourceType.BROKER:
+        if applies:
             self._topic_configs.clear()
             self._apply(config)
 
@@ -180,6 +182,9 @@ class DynamicConfig:
             self._overrides[kind].pop(stored, None)
         if kind == ResourceType.TOPIC:
             self._topic_configs.pop(name, None)
+
+    def _affects_this_broker(self, name: str) -> bool:
+        return name in ("", str(self._broker_id))
 
     def _config_with(self, name: str, overrides: Mapping[str, str]) -> BrokerConfig:
         stored = _stored_name(ResourceType.BROKER, name)

@@ -47,11 +47,6 @@ def translate(arguments: Sequence[str]) -> Translation:
         for name in ("--timeout", "--replica-alter-log-dirs-throttle")
         if given.all(name)
     ]
-    if "--disallow-replication-factor-change" in given.flags:
-        raise values.wrong(
-            "kafka-reassign-partitions: --disallow-replication-factor-change is not supported; "
-            "'headrace reassign plan' shows the replicas before and after"
-        )
     translated = translation(["reassign", *_command(action, given, brokers)], given)
     return translated._replace(notes=(*translated.notes, *notes))
 
@@ -73,5 +68,6 @@ def _command(action: str, given: Given, brokers: list[str]) -> list[str]:
     if action == "--execute":
         # As Kafka's script, which does not wait.
         command += [*given.renamed("--throttle", "--throttle"), "--no-wait"]
-        return command + (["--additional"] if "--additional" in given.flags else [])
+        passed = ("--additional", "--disallow-replication-factor-change")
+        return command + [flag for flag in passed if flag in given.flags]
     return command + (["--preserve-throttles"] if "--preserve-throttles" in given.flags else [])
