@@ -42,7 +42,7 @@ PURE_IN = {
     "ship": "acknowledgements events formats generations routes",
     "pipeline/warehouse": "bad_share batch offsets planning rows schema",
     "pipeline": "changes definition graph",
-    "pipeline/quality": "balance letters",
+    "pipeline/quality": "balance letters reads",
     "pipeline/generate": "block columns drawing faults machines people site traffic",
     "report": "colors numbers views",
 }
@@ -200,7 +200,7 @@ TESTED_BY = {
     "unit/pipeline/generate/test_block": "pipeline/events",
     "clients/test_sql_sink": "ship/sql_sink",
     "cli/test_cli_pipeline_audit": "cli/pipeline_audit",
-    "broker/test_audit": "pipeline/quality/audit pipeline/quality/counting",
+    "broker/test_audit": "pipeline/quality/audit pipeline/quality/counting spark/read_counts",
     "unit/pipeline/warehouse/test_table": "pipeline/warehouse/batch pipeline/errors",
     "unit/broker/controller/test_cluster_controller": "broker/controller/term",
     "unit/broker/controller/test_leaders": "broker/controller/tree_notices",

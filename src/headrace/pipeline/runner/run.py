@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.model.audit import AUDIT_TOPIC, AUDIT_TOPIC_CONFIGS
 from headrace.model.dead_letters import (
     DEAD_LETTER_CONFIGS,
     DEAD_LETTER_TOPIC,
@@ -127,6 +128,7 @@ def _with_topics(plan: Plan, settings: RunSettings) -> RunSettings:
     try:
         cluster.create_topic(DEAD_LETTER_TOPIC, -1, DEAD_LETTER_CONFIGS)
         cluster.create_topic(retries, 1, RETRY_CONFIGS)
+        cluster.create_topic(AUDIT_TOPIC, 1, AUDIT_TOPIC_CONFIGS)
         for node in wanted:
             policy = {"cleanup.policy": "compact"} if node.option("compacted") else {}
             cluster.create_topic(node.declared.topic, -1, policy)

@@ -8,7 +8,9 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headrace.model.audit import reader_name
 from headrace.model.dead_letters import retry_topic
+from headrace.model.ids import TopicPartition
 from headrace.pipeline.graph import Query
 from headrace.pipeline.runner.fanout import Contents, Fanout, Written
 from headrace.pipeline.runner.planning import Plan
@@ -123,6 +125,8 @@ class Stream:
             "limitBy": "timestamp",
             "kafka.group.id": self.group,
             "kafka.isolation.level": "read_committed",
+            "query.checkpoint": str(self._plan.directory.checkpoint(self._query.name)),
+            "query.audit": reader_name(self._plan.file.name, self._query.name, self._id),
         }
         for name, value in options.items():
             reader = reader.option(name, value)
@@ -165,7 +169,12 @@ class Stream:
             before = self._plan.directory.offsets(self._query.name, number - 1)
         retries = self._retry_topic
         has_retries = ends.get(retries, {}) != (before or {}).get(retries, {})
-        return Contents({topic: ours["ids"].get(topic, "") for topic in self._topics}, has_retries)
+        places = {
+            TopicPartition(topic, int(partition)): offset
+            for (topic, partition), offset in _offsets(ends).items()
+        }
+        ids = {topic: ours["ids"].get(topic, "") for topic in self._topics}
+        return Contents(ids, has_retries, places)
 
     def _land(self, records: "DataFrame", number: int) -> None:
         if self._finishing.is_set():
