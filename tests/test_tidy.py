@@ -200,8 +200,9 @@ TESTED_BY = {
     "unit/pipeline/generate/test_block": "pipeline/events",
     "clients/test_sql_sink": "ship/sql_sink",
     "cli/test_cli_pipeline_audit": "cli/pipeline_audit",
+    "broker/test_load_letters": "pipeline/warehouse/letter_topic",
     "broker/test_audit": "pipeline/quality/audit pipeline/quality/counting spark/read_counts",
-    "unit/pipeline/warehouse/test_table": "pipeline/warehouse/batch pipeline/errors",
+    "unit/pipeline/warehouse/test_table": "pipeline/warehouse/batch",
     "unit/broker/controller/test_cluster_controller": "broker/controller/term",
     "unit/broker/controller/test_leaders": "broker/controller/tree_notices",
     "unit/broker/controller/test_member_controller": "broker/controller/api "

@@ -257,6 +257,12 @@ def test_a_change_that_would_spoil_the_rows_is_refused(site: Site) -> None:
     site.run()
     assert site.counts() == {("/shop/a", 0): (2, 1)}
 
+    metadata = PipelineDirectory(site.settings.state("site")).checkpoint("5s") / "metadata"
+    text = metadata.read_text()
+    metadata.write_text('{"id": "another"}')
+    with pytest.raises(RunRefused, match=r"checkpoint of query 5s of site is not the one of the"):
+        site.run()
+    metadata.write_text(text)
     shutil.rmtree(site.settings.state("site") / "queries")
     with pytest.raises(RunRefused, match=r"checkpoint of query 5s of site is missing"):
         site.run()
@@ -272,7 +278,7 @@ def test_two_runs_of_one_pipeline_are_refused_and_a_run_can_be_stopped(site: Sit
     site.view("1", "/shop/a")
     running = run([str(site.file)], site.spark, site.settings._replace(once=False))
     assert next(running).rows == 1
-    with pytest.raises(RunRefused, match=r"process \d+ runs this pipeline already"):
+    with pytest.raises(RunRefused, match=r"process \d+ runs the pipeline site already"):
         site.run()
     directory = PipelineDirectory(site.settings.state("site"))
     assert directory.is_running()
@@ -458,6 +464,8 @@ def test_late_events_change_their_windows_as_if_they_had_come_in_time(site: Site
     site.view("0", "/a", visitor=0, minute=0, arrives=90)
     site.run()
     assert_as_in_duckdb(site, "exact", "top_pages")
+    list(backfill(str(site.file), site.spark, site.settings, Span()))
+    assert_as_in_duckdb(site, *EXPECTED)
 
     # What a query reads is published by partition and minute, also what it drops as repeated.
     cluster = Cluster(ClientSettings(site.topics.bootstrap))
@@ -505,3 +513,46 @@ def test_windows_of_records_that_the_topic_lost_come_from_the_raw_table(site: Si
     found = {row["sinks"]: row["reason"] for row in rows_of(letters, site.spark)}
     assert found.keys() == {"exact", "top_pages"}
     assert "neither in the raw table nor in the topic" in found["exact"]
+
+
+# --- bad input ----------------------------------------------------------------------------------
+
+
+def test_an_empty_topic_and_one_that_vanishes(site: Site) -> None:
+    site.write(HEADER, COUNTS.replace('"hll"}', '"hll"}, trigger="100 ms"'))
+    assert sum(done.rows for done in site.run()) == 0
+    running = run([str(site.file)], site.spark, site.settings._replace(once=False))
+    site.view("1", "/shop/a")
+    assert next(running).rows == 1
+    site.topics.delete(site.topic)
+    with pytest.raises(PipelineError, match=f"{site.topic}.* no longer exists"):
+        list(running)
+    assert site.counts() == {("/shop/a", 0): (1, 1)}
+    with pytest.raises(BadPipeline, match=rf"site.py:\d+: .*'{site.topic}' does not exist"):
+        site.run()
+
+
+def test_a_full_disk_and_a_broken_file(site: Site, small_disk: Any) -> None:
+    site.settings = site.settings._replace(warehouse=small_disk.path / "warehouse")
+    site.write(HEADER, LAST_PAGES)
+    site.view("1", "/shop/a")
+    site.run()
+    expected = site.rows("last_pages")
+    small_disk.fill()
+    site.view("2", "/shop/b")
+    with pytest.raises(PipelineError, match="No space left on device"):
+        site.run()
+    small_disk.empty()
+    assert site.rows("last_pages") == expected
+    site.run()
+    assert site.rows("last_pages") == [{"visitor": 1, "page": "/shop/b", "views": 2}]
+
+    path = next(site.settings.table("last_pages").glob("*.parquet"))
+    content = path.read_bytes()
+    path.write_bytes(content[:40])
+    site.view("3", "/shop/c")
+    with pytest.raises(PipelineError, match=f"{path.name} cannot be read.* or use --reset"):
+        site.run()
+    path.write_bytes(content)
+    site.run()
+    assert [row["views"] for row in site.rows("last_pages")] == [3]

@@ -6,7 +6,6 @@ same, and writes only what is missing.
 """
 
 import logging
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from pyspark.sql.types import StructType
 from headrace.model.dead_letters import retry_topic
 from headrace.model.ids import TopicPartition
 from headrace.pipeline.calling import call
+from headrace.pipeline.errors import broken_file, python_error
 from headrace.pipeline.graph import Node, Query, sources_of
 from headrace.pipeline.runner import retries
 from headrace.pipeline.runner.dead_letters import DeadLetters
@@ -54,6 +54,7 @@ from headrace.pipeline.runner.windows import (
     Touched,
     check_starts,
     event_times,
+    in_a_window,
     touched,
     with_deleted,
 )
@@ -424,7 +425,10 @@ class Fanout:
         pinned = dict.fromkeys(self._query.tables, NO_VERSION)
         inputs = _Inputs(self, decoded(records, self.sources), batch, pinned, inside)
         try:
-            yield inputs.of(name)
+            rows = inputs.of(name)
+            if self._nodes[name].option("window"):
+                rows = in_a_window(self._nodes[name], rows)
+            yield rows
         finally:
             inputs.release()
 
@@ -631,13 +635,10 @@ def _naming(node: Node) -> Iterator[None]:
     try:
         yield
     except PySparkException as failed:
-        raise _FunctionFailed(node, _reason(str(failed))) from failed
-
-
-def _reason(text: str) -> str:
-    """The error of a Python function in a message of Spark, or its first line."""
-    errors = re.findall(r"^(?:\w+\.)*[A-Z]\w+(?:Error|Exception)?: .+$", text, re.MULTILINE)
-    return errors[-1] if "Traceback" in text and errors else text.strip().split("\n")[0]
+        broken = broken_file(str(failed))
+        if broken is not None:
+            raise broken from failed
+        raise _FunctionFailed(node, python_error(str(failed))) from failed
 
 
 def _compute(rows: "DataFrame") -> None:

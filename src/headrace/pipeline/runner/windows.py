@@ -108,6 +108,12 @@ def check_starts(node: Node, made: "DataFrame", windows: Touched) -> None:
         )
 
 
+def in_a_window(node: Node, made: "DataFrame") -> "DataFrame":
+    """All rows of a table, computed at once. An event without a time is in no window."""
+    column = time_column(made.schema, node.option("key"))
+    return made.where(F.col(f"`{column}`").isNotNull()).withColumn(DELETED, F.lit(False))
+
+
 def with_deleted(
     whole: "DataFrame", before: "DataFrame", windows: Touched, key: Sequence[str]
 ) -> "DataFrame":
