@@ -5,42 +5,18 @@ the heap and collector settings of Kafka's start script.
 """
 
 import base64
-import os
 import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from bench import maven
 from bench.node import Node
 
 NEWEST = "4.3.1"
 LAST_WITH_ZOOKEEPER = "3.9.1"
 
 CACHE = Path(__file__).parent.parent / ".cache" / "apache-kafka"
-
-_POM = """\
-<project>
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>headrace</groupId><artifactId>apache-kafka</artifactId><version>1</version>
-  <dependencies>
-    {kafka}
-    {tools}
-    <dependency>
-      <groupId>org.slf4j</groupId><artifactId>slf4j-nop</artifactId><version>1.7.36</version>
-    </dependency>
-  </dependencies>
-</project>
-"""
-
-# 3.9 brings its own logger, which would warn about the silent one at every start.
-_DEPENDENCY = """\
-<dependency>
-      <groupId>org.apache.kafka</groupId><artifactId>{artifact}</artifactId>
-      <version>{kafka_version}</version>
-      <exclusions>
-        <exclusion><groupId>org.slf4j</groupId><artifactId>slf4j-reload4j</artifactId></exclusion>
-      </exclusions>
-    </dependency>"""
 
 _SERVER_JVM = (
     "-Xmx1G",
@@ -76,31 +52,10 @@ def jars(kafka_version: str = NEWEST) -> Path:
         return directory
     if reason := missing():
         raise KafkaMissing(reason)
-    # Maven fills a temporary directory, so that a broken download leaves no incomplete cache.
-    unfinished = CACHE / f"{kafka_version}.part-{os.getpid()}"
-    unfinished.mkdir(parents=True)
-    try:
-        kafka, tools = (
-            _DEPENDENCY.format(artifact=artifact, kafka_version=kafka_version)
-            for artifact in ("kafka_2.13", "kafka-tools")
-        )
-        (unfinished / "pom.xml").write_text(_POM.format(kafka=kafka, tools=tools))
-        subprocess.run(
-            [
-                "mvn",
-                "-q",
-                "-B",
-                "-Dstyle.color=never",
-                "dependency:copy-dependencies",
-                "-DoutputDirectory=jars",
-            ],
-            cwd=unfinished,
-            check=True,
-        )
-        if not directory.exists():
-            (unfinished / "jars").rename(directory)
-    finally:
-        shutil.rmtree(unfinished)
+    names = ("org.apache.kafka:kafka_2.13", "org.apache.kafka:kafka-tools")
+    artifacts = {**dict.fromkeys(names, kafka_version), "org.slf4j:slf4j-nop": "1.7.36"}
+    # 3.9 brings its own logger, which would warn about the silent one at every start.
+    maven.fetch(directory, artifacts, without="org.slf4j:slf4j-reload4j")
     return directory
 
 

@@ -9,6 +9,8 @@ import subprocess
 import venv
 from pathlib import Path
 
+from bench import maven
+
 PYSPARK = "4.0.0"
 CACHE = Path(__file__).parent.parent / ".cache" / "spark-jar"
 
@@ -35,29 +37,9 @@ def fetch() -> tuple[str, str]:
     python = CACHE / "env" / "bin" / "python"
     if not (CACHE / "ready").exists():
         CACHE.mkdir(parents=True, exist_ok=True)
-        (CACHE / "pom.xml").write_text(_pom())
-        subprocess.run(
-            ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=jars"],
-            cwd=CACHE,
-            check=True,
-        )
         venv.create(CACHE / "env", with_pip=True)
         subprocess.run([str(python), "-m", "pip", "install", "-q", *_PACKAGES], check=True)
         (CACHE / "ready").touch()
-    return str(python), ",".join(str(path) for path in sorted((CACHE / "jars").glob("*.jar")))
-
-
-def _pom() -> str:
     # PySpark contains the other dependencies of these jars.
-    entries = "".join(
-        f"<dependency><groupId>{name.split(':')[0]}</groupId>"
-        f"<artifactId>{name.split(':')[1]}</artifactId><version>{number}</version>"
-        "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion>"
-        "</exclusions></dependency>"
-        for name, number in _JARS.items()
-    )
-    return (
-        "<project><modelVersion>4.0.0</modelVersion><groupId>headrace</groupId>"
-        f"<artifactId>spark-jar</artifactId><version>1</version><dependencies>{entries}"
-        "</dependencies></project>"
-    )
+    jars = maven.fetch(CACHE / "jars", _JARS, without=maven.ALL)
+    return str(python), ",".join(map(str, jars))

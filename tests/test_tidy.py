@@ -127,8 +127,7 @@ TESTED_BY = {
     "cli/test_cli_errors": "cli/broker_requests cli/client cli/main cli/options cli/outcomes",
     "cli/test_cli_groups": "cli/group_requests cli/groups_reset",
     "cli/test_cli_log_dirs": "cli/log_dirs",
-    "cli/test_cli_pipeline": "cli/pipeline cli/pipeline_files cli/pipeline_options "
-    "cli/pipeline_runs",
+    "cli/test_cli_pipeline": "cli/pipeline cli/pipeline_files cli/pipeline_runs",
     "cli/test_cli_pipeline_deadletters": "cli/pipeline_deadletters pipeline/quality/dead_letters",
     "cli/test_cli_pipeline_generate": "cli/pipeline_generate",
     "cli/test_cli_records": "cli/consume cli/last_records cli/produce",

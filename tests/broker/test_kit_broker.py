@@ -1,5 +1,8 @@
 """The broker of the test kit: a failed start leaves nothing behind; clients find the broker."""
 
+import socket
+import subprocess
+import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -9,6 +12,7 @@ from confluent_kafka import KafkaException
 
 from headrace.model.errors import ConfigError
 from headrace.testing import Broker, BrokerFailed
+from tests.fakes.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -92,3 +96,34 @@ def test_the_clients_of_the_kit_write_nothing_to_stderr(capfd):
         broker.reset()
     del failure
     assert capfd.readouterr().err == ""
+
+
+PROGRAM = """
+import sys
+from headrace.testing import Broker
+with Broker(data=sys.argv[1], process=True) as broker:
+    print(broker.bootstrap_servers, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_broker_process_ends_with_the_killed_program_that_started_it(tmp_path):
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "data")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as program:
+        assert program.stdout is not None
+        host, port = program.stdout.readline().strip().rsplit(":")
+        assert accepts_connections(host, int(port))
+        program.kill()
+    wait_until(lambda: not accepts_connections(host, int(port)))
+
+
+def accepts_connections(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port)).close()
+    except ConnectionRefusedError:
+        return False
+    return True

@@ -4,11 +4,11 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from bench import spark_jar
+from bench import maven, spark_jar
 
 VERSION = "4.0.0"  # for the PySpark of bench/spark_jar.py
 CACHE = spark_jar.CACHE.parent / "delta-jar"
-_ARTIFACTS = ("delta-spark_2.13", "delta-storage")
+_JARS = {"io.delta:delta-spark_2.13": VERSION, "io.delta:delta-storage": VERSION}
 
 
 def missing() -> str | None:
@@ -21,15 +21,8 @@ def missing() -> str | None:
 def fetch() -> tuple[str, str]:
     """The interpreter to run a job with, and the value of ``spark.jars``."""
     python, _ = spark_jar.fetch()
-    if not (CACHE / "jars").exists():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        (CACHE / "pom.xml").write_text(_pom())
-        subprocess.run(
-            ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=jars"],
-            cwd=CACHE,
-            check=True,
-        )
-    return python, ",".join(str(path) for path in sorted((CACHE / "jars").glob("*.jar")))
+    jars = maven.fetch(CACHE / "jars", _JARS, without=maven.ALL)
+    return python, ",".join(map(str, jars))
 
 
 def run(job: Path, *arguments: str) -> str:
@@ -40,17 +33,3 @@ def run(job: Path, *arguments: str) -> str:
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout.splitlines()[-1]
-
-
-def _pom() -> str:
-    entries = "".join(
-        f"<dependency><groupId>io.delta</groupId><artifactId>{name}</artifactId>"
-        f"<version>{VERSION}</version><exclusions><exclusion><groupId>*</groupId>"
-        "<artifactId>*</artifactId></exclusion></exclusions></dependency>"
-        for name in _ARTIFACTS
-    )
-    return (
-        "<project><modelVersion>4.0.0</modelVersion><groupId>headrace</groupId>"
-        f"<artifactId>delta-jar</artifactId><version>1</version><dependencies>{entries}"
-        "</dependencies></project>"
-    )

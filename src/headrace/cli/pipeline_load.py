@@ -193,7 +193,7 @@ def load(
         share,
     )
     report = _report_json if format is Format.JSON else report_progress
-    session = _Session(master, spark_config(archives, conf))
+    session = _Session(master, spark_config(master, archives, conf))
     _run(checked, session, report, forever=every is not None, since=since)
 
 

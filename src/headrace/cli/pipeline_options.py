@@ -58,13 +58,15 @@ SparkSettings = Annotated[
 _PACKAGES = "packages"  # the directory of the archive on an executor
 
 
-def spark_config(archives: str | None, given: Sequence[str] | None) -> dict[str, str]:
+def spark_config(master: str, archives: str | None, given: Sequence[str] | None) -> dict[str, str]:
     """The settings of a Spark session for these options."""
     found = {}
     if archives is not None:
         if not Path(archives).is_file() and "://" not in archives:
             raise values.wrong(f"--archives {archives}: there is no such file")
-        found["spark.archives"] = f"{archives}#{_PACKAGES}"
+        # YARN distributes files itself, before an executor starts.
+        name = "spark.yarn.dist.archives" if master == "yarn" else "spark.archives"
+        found[name] = f"{archives}#{_PACKAGES}"
         found["spark.executorEnv.PYTHONPATH"] = f"./{_PACKAGES}"
     return found | values.pairs(given or (), "--conf")
 

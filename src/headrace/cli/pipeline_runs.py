@@ -133,7 +133,7 @@ def run(
     )
     if batch_records is not None:
         chosen = chosen._replace(batch_records_max=batch_records)
-    config = spark_config(archives, conf)
+    config = spark_config(master, archives, conf)
     with _session(files, master, config, is_short=once) as spark:
         from headrace.pipeline.runner.run import run as run_files
 
@@ -186,7 +186,7 @@ def backfill(
     """Compute tables again from raw tables and topics."""
     first, end = _instant(since, "--since"), _instant(until, "--until")
     chosen = _settings(warehouse, bootstrap, settings, client_file)
-    with _session([file], master, spark_config(archives, conf)) as spark:
+    with _session([file], master, spark_config(master, archives, conf)) as spark:
         from headrace.pipeline.runner.backfill import Span
         from headrace.pipeline.runner.backfill import backfill as compute
 

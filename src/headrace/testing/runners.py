@@ -6,8 +6,6 @@ and ``port`` of the node. A runner starts once; a restarted broker gets a new on
 
 import asyncio
 import contextlib
-import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -18,6 +16,7 @@ from typing import Any
 
 from headrace.broker.broker import Broker as Node
 from headrace.broker.broker import OpenTree
+from headrace.launch.child import Child
 from headrace.model.config import BrokerConfig
 from headrace.testing.faults import Faults
 from headrace.world.world import World
@@ -163,33 +162,32 @@ class ThreadRunner:
 
 
 class ProcessRunner:
-    """The node as a child process, which logs to ``headrace-test.log`` in its data directory."""
+    """The node as a child process, which logs to ``headrace-test.log`` in its data directory.
+
+    It ends with the program that started it, however that ends.
+    """
 
     def __init__(self, settings: Mapping[str, str], data: Path) -> None:
         self._settings = settings
         self._data = data
         self._log_path = data / "headrace-test.log"
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
         self.host, self.port = "127.0.0.1", 0
 
     @property
-    def child(self) -> "subprocess.Popen[bytes]":
+    def child(self) -> Child:
         assert self._child is not None, "not started"
         return self._child
 
     def start(self) -> None:
         self._data.mkdir(parents=True, exist_ok=True)
-        with (
-            tempfile.TemporaryDirectory(prefix="headrace-ready-") as ready_directory,
-            self._log_path.open("ab") as log,
-        ):
+        with tempfile.TemporaryDirectory(prefix="headrace-ready-") as ready_directory:
             ready = Path(ready_directory) / "address"
             command = [sys.executable, "-m", "headrace", "serve", "--strict"]
             command += ["--ready-file", str(ready)]
             for name, value in self._settings.items():
                 command += ["-X", f"{name}={value}"]
-            # Ctrl-C is for the program, which may need its broker until it has ended.
-            self._child = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+            self._child = Child(command, self._log_path)
             try:
                 address = _wait_for_file(ready, self._child)
             except BrokerFailed as failure:
@@ -198,7 +196,6 @@ class ProcessRunner:
             finally:
                 if not ready.exists():
                     self._child.kill()
-                    self._child.wait()
         host, _, port = address.rpartition(":")
         self.host, self.port = host.strip("[]"), int(port)
 
@@ -206,24 +203,27 @@ class ProcessRunner:
         return self._log_path.read_text(errors="replace")[-_LOG_TAIL_LENGTH:]
 
     def stop(self) -> None:
-        if self.child.poll() is None:
-            self.child.send_signal(signal.SIGTERM)
+        self.child.ask_to_end()
         status = self.child.wait(_STOP_TIMEOUT_S)
+        self.child.kill()
+        if status is None:
+            raise BrokerFailed(
+                f"the broker did not stop within {_STOP_TIMEOUT_S} s:\n{self._log_tail()}"
+            )
         if status != 0:
             raise BrokerFailed(f"the broker exited with status {status}:\n{self._log_tail()}")
 
     def kill(self) -> None:
         self.child.kill()
-        self.child.wait()
 
 
-def _wait_for_file(path: Path, child: "subprocess.Popen[bytes]") -> str:
+def _wait_for_file(path: Path, child: Child) -> str:
     """Return the text of the file that the child writes when it accepts connections."""
     give_up_at = time.monotonic() + _START_TIMEOUT_S
     while time.monotonic() < give_up_at:
         if path.exists():
             return path.read_text().strip()
-        if child.poll() is not None:
-            raise BrokerFailed(f"the broker exited with status {child.returncode} while starting")
+        if child.exit_status is not None:
+            raise BrokerFailed(f"the broker exited with status {child.exit_status} while starting")
         time.sleep(_READY_POLL_S)
     raise BrokerFailed(f"the broker did not start within {_START_TIMEOUT_S} s")

@@ -1,7 +1,8 @@
 """Where a table is: in a directory, on S3 or on HDFS. Only this module knows the difference.
 
 deltalake writes the log of a table, and pyarrow its Parquet files, on executors too: no jar is
-needed. Both get the same options, under the names that deltalake gives them.
+needed. Both get the same options, under the names that deltalake gives them. For HDFS both use
+hdfs-native, which is no part of pyarrow: its own client needs an installed Hadoop.
 """
 
 import contextlib
@@ -12,10 +13,17 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyarrow.fs import FileSystem, FileType, S3FileSystem, SubTreeFileSystem
+from pyarrow.fs import (
+    FileType,
+    FSSpecHandler,
+    PyFileSystem,
+    S3FileSystem,
+    SubTreeFileSystem,
+)
 
 from headrace.pipeline.errors import LoadStopped, reason
 from headrace.spark.failures import BadOption
@@ -145,8 +153,8 @@ def _client(location: Location) -> Any:
     """Creating one costs a request or more."""
     if location.url.startswith("s3://"):
         return SubTreeFileSystem(location.url.removeprefix("s3://"), _s3(dict(location.options)))
-    system, path = FileSystem.from_uri(location.url)
-    return SubTreeFileSystem(path, system)
+    parts = urlsplit(location.url)
+    return SubTreeFileSystem(parts.path, _hdfs(parts.hostname, parts.port))
 
 
 def _s3(options: Mapping[str, str]) -> Any:
@@ -160,6 +168,17 @@ def _s3(options: Mapping[str, str]) -> Any:
         scheme, _, host = endpoint.rpartition("://")
         known |= {"endpoint_override": host, "scheme": scheme or "https"}
     return S3FileSystem(**known)
+
+
+def _hdfs(host: str | None, port: int | None) -> Any:
+    try:
+        from hdfs_native.fsspec import HdfsFileSystem
+    except ImportError as missing:
+        raise LoadStopped(
+            f"hdfs:// needs {missing.name}, here and on every executor: "
+            "pip install 'headrace[hdfs]'"
+        ) from missing
+    return PyFileSystem(FSSpecHandler(HdfsFileSystem(host=host, port=port)))
 
 
 def _sync_directory(path: Path) -> None:

@@ -1,6 +1,7 @@
 """The places of a table: the same calls on a directory and on S3."""
 
 import pickle
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -69,3 +70,9 @@ def test_what_a_command_line_may_name(tmp_path, monkeypatch):
             parse_location(text, {})
     with pytest.raises(BadOption, match="--storage-option is for s3://"):
         parse_location("views", options)
+
+
+def test_without_the_client_of_hdfs_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "hdfs_native.fsspec", None)
+    with pytest.raises(LoadStopped, match=r"pip install 'headrace\[hdfs\]'"):
+        parse_location("hdfs://127.0.0.1:1/views", {}).delete("a")
