@@ -34,35 +34,41 @@ RESTARTS = 3
 SKETCHES = ("hll", "kll")
 
 
-def test_a_day_in_any_batches_gives_the_same_rows(spark, torture_rounds, tmp_path):
+@pytest.fixture(scope="module")
+def day():
+    """A broker with the events of a day: its address, and the records by topic."""
+    with Broker(process=True) as broker:
+        address = broker.bootstrap_servers
+        generate_day(address, date(2026, 3, 7), events=EVENTS, seed=5)
+        topics = Topics(address)
+        yield address, {topic: topics.read(topic) for topic in SCHEMAS}
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_day_in_any_batches_gives_the_same_rows(spark, torture_rounds, request, tmp_path, job):
     if torture_rounds <= 2:
         pytest.skip("takes minutes; make torture runs it")
+    address, sent = request.getfixturevalue("day")
     batches = BATCHES_PER_ROUND * torture_rounds
-    with Broker(process=True) as broker:
-        source = {"kafka.bootstrap.servers": broker.bootstrap_servers}
-        topics = Topics(broker.bootstrap_servers)
-        whole, cut = (RunSettings(tmp_path / name, source, once=True) for name in ("one", "many"))
-        done = generate_day(broker.bootstrap_servers, date(2026, 3, 7), events=EVENTS, seed=5)
-        assert done.topics["page-views"].unique
-        sent = {topic: topics.read(topic) for topic in SCHEMAS}
-        for job in JOBS:
-            nodes = load(job).nodes
-            names = [node.declared.topic for node in nodes if node.kind == "source"]
-            count = max(1, sum(len(sent[topic]) for topic in names) // batches)
-            told = list(run([job], spark, whole))
-            assert told
-            number = 0
-            for _ in range(RESTARTS):
-                # Stopped after some batches; the next run continues.
-                started = run([job], spark, cut._replace(batch_records_max=count))
-                number += len(list(islice(started, batches // (RESTARTS + 1))))
-                started.close()
-            number += len(list(run([job], spark, cut._replace(batch_records_max=count))))
-            for node in nodes:
-                if node.kind == "table":
-                    assert exact_rows(node, spark, cut) == exact_rows(node, spark, whole), node.name
-            print(f"{job}: {len(told)} batches and {number} give the same rows")
+    source = {"kafka.bootstrap.servers": address}
+    whole, cut = (RunSettings(tmp_path / name, source, once=True) for name in ("one", "many"))
+    nodes = load(job).nodes
+    names = [node.declared.topic for node in nodes if node.kind == "source"]
+    count = max(1, sum(len(sent[topic]) for topic in names) // batches)
+    in_one = list(run([job], spark, whole))
+    many = 0
+    for _ in range(RESTARTS):
+        # Stopped after some batches; the next run continues.
+        started = run([job], spark, cut._replace(batch_records_max=count))
+        many += len(list(islice(started, batches // (RESTARTS + 1))))
+        started.close()
+    many += len(list(run([job], spark, cut._replace(batch_records_max=count))))
+    for node in nodes:
+        if node.kind == "table":
+            assert exact_rows(node, spark, cut) == exact_rows(node, spark, whole), node.name
+    if job == "activity":
         check_views(spark, cut, sent["page-views"])
+    print(f"{job}: {len(in_one)} batches and {many} give the same rows")
 
 
 def exact_rows(node, spark, settings):
