@@ -203,6 +203,7 @@ TESTED_BY = {
     "broker/test_audit": "pipeline/quality/audit pipeline/quality/counting spark/read_counts",
     "unit/pipeline/warehouse/test_table": "pipeline/warehouse/batch",
     "unit/broker/controller/test_cluster_controller": "broker/controller/term",
+    "unit/broker/replication/test_fetcher": "broker/replication/leader_offsets",
     "unit/broker/controller/test_leaders": "broker/controller/tree_notices",
     "unit/broker/controller/test_member_controller": "broker/controller/api "
     "broker/controller/missing_topics broker/handlers/controller_apis",

@@ -150,7 +150,7 @@ async def test_settings_of_a_topic_do_not_apply_to_its_successor(tmp_path):
         request = m.IncrementalAlterConfigsRequest
         change = request.AlterableConfig(name="flush.ms", config_operation=0, value="3")
         resource = request.AlterConfigsResource(
-            resource_type=2, resource_name="t", configs=[change]
+            resource_type=ResourceType.TOPIC, resource_name="t", configs=[change]
         )
         altering = asyncio.create_task(
             broker.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource])

@@ -9,6 +9,7 @@ from headrace.coordination.registry import Registry
 from headrace.model.cluster_metadata import PartitionState, TopicState
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicId
+from headrace.model.settings.resources import ResourceType
 from headrace.wire import messages as m
 from headrace.wire.api import ApiKey
 from tests.broker.test_cluster import Acknowledged, create, read_all
@@ -145,7 +146,7 @@ def test_the_settings_of_another_broker_are_described_by_that_broker_only(cluste
     with RawClient(cluster.bootstrap_servers.partition(",")[0]) as client:
         r = m.DescribeConfigsRequest
         resource = r.DescribeConfigsResource(
-            resource_type=4, resource_name="1", configuration_keys=None
+            resource_type=ResourceType.BROKER, resource_name="1", configuration_keys=None
         )
         answer = client.ask(ApiKey.DESCRIBE_CONFIGS, 4, r(resources=[resource]))
         assert [each.error_code for each in answer.results] == [ErrorCode.INVALID_REQUEST]

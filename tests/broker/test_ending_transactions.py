@@ -181,7 +181,7 @@ def verify_slowly(inside):
     def slow_verify(name, who, partitions, *, adds):
         async def later():
             asked.set()
-            await asyncio.to_thread(go_on.wait, 20)
+            await asyncio.to_thread(go_on.wait, 40)
             return dict.fromkeys(partitions, NONE)  # this was true when the broker asked
 
         return later()
@@ -262,6 +262,48 @@ def test_a_marker_is_written_again_if_the_leader_is_replaced_meanwhile(start):
     inside.do(lambda: regain_leadership(inside.services, "t"))
     wait_until(lambda: client.state("tx") == "CompleteCommit")
     assert client.last_stable_offset("t") == client.partition_of("t").high_watermark
+
+
+@pytest.fixture
+def uncommitted_marker(start):
+    """A WriteTxnMarkers request that waits for a follower."""
+    inside, client = start()
+    producer = client.start("tx")
+    client.add("tx", producer, "t", 0)
+    client.put("tx", producer, "t", b"a")
+    inside.lag("t")
+    thread, join = in_thread(lambda: client.mark(producer, True, "t", 0))
+    wait_until(lambda: inside.do(lambda: inside.replica("t").log.log_end) == 2)
+    assert thread.is_alive()
+    return inside, join
+
+
+def test_a_marker_of_another_coordinator_waits_for_followers(uncommitted_marker):
+    inside, join = uncommitted_marker
+    inside.catch_up("t")
+    assert join() == [NONE]
+
+
+def test_a_marker_of_another_coordinator_is_refused_at_once_if_leadership_is_lost(
+    uncommitted_marker,
+):
+    inside, join = uncommitted_marker
+    inside.do(lambda: lose_leadership(inside.services, "t"))
+    assert join() == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+
+
+def test_a_marker_of_another_coordinator_is_refused_at_once_if_the_disk_fails(uncommitted_marker):
+    inside, join = uncommitted_marker
+    inside.services.logs.directories[0].take_offline("it broke")
+    assert join() == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+
+
+def test_a_marker_of_another_coordinator_is_refused_at_once_if_the_topic_is_deleted(
+    uncommitted_marker,
+):
+    inside, join = uncommitted_marker
+    inside.run(inside.services.controller.delete_topics(["t"]))
+    assert join() == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
 
 
 def test_markers_of_offsets_wait_for_followers_too(start):
@@ -349,8 +391,87 @@ def test_a_batch_whose_partition_gets_another_leader_during_verification_is_sent
     _, join = in_thread(lambda: client.put("tx", producer, "t", b"a"))
     assert asked.wait(20)
     inside.do(lambda: lose_leadership(inside.services, "t"))
+    assert join() is ErrorCode.NOT_LEADER_OR_FOLLOWER  # before the coordinator has answered
     go_on.set()
+
+
+def test_a_partition_that_is_lost_and_regained_during_verification_is_refused(start):
+    inside, client = start()
+    producer = client.start("tx")
+    client.add("tx", producer, "t", 0)
+    asked, go_on = verify_slowly(inside)
+    _, join = in_thread(lambda: client.put("tx", producer, "t", b"a"))
+    assert asked.wait(20)
+
+    def lose_and_regain():
+        lose_leadership(inside.services, "t")
+        regain_leadership(inside.services, "t")
+
+    inside.do(lose_and_regain)
     assert join() is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    go_on.set()
+    assert inside.do(lambda: inside.replica("t").log.log_end) == 0
+
+
+def test_a_batch_whose_disk_fails_during_verification_is_refused_at_once(start):
+    inside, client = start()
+    producer = client.start("tx")
+    client.add("tx", producer, "t", 0)
+    asked, go_on = verify_slowly(inside)
+    _, join = in_thread(lambda: client.put("tx", producer, "t", b"a"))
+    assert asked.wait(20)
+    inside.services.logs.directories[0].take_offline("it broke")
+    assert join() is ErrorCode.KAFKA_STORAGE_ERROR
+    go_on.set()
+
+
+def test_a_batch_whose_topic_is_deleted_during_verification_is_refused_at_once(start):
+    inside, client = start()
+    producer = client.start("tx")
+    client.add("tx", producer, "t", 0)
+    asked, go_on = verify_slowly(inside)
+    _, join = in_thread(lambda: client.put("tx", producer, "t", b"a"))
+    assert asked.wait(20)
+    inside.run(inside.services.controller.delete_topics(["t"]))
+    assert join() is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    go_on.set()
+
+
+def test_a_lost_partition_does_not_end_the_verification_of_another(start):
+    inside, client = start()
+    producer = client.start("tx")
+    client.add("tx", producer, "t", 0, 1)
+    asked, go_on = verify_slowly(inside)
+    request = m.ProduceRequest
+    data = [
+        request.PartitionProduceData(index=number, records=transactional_batch(producer, 0, b"a"))
+        for number in (0, 1)
+    ]
+    topic = request.TopicProduceData(name="t", partition_data=data)
+    both = request(transactional_id="tx", acks=-1, timeout_ms=20_000, topic_data=[topic])
+    _, join = in_thread(lambda: client.ask(ApiKey.PRODUCE, 11, both))
+    assert asked.wait(20)
+    inside.do(lambda: lose_leadership(inside.services, "t", 0))
+    go_on.set()
+    (answered,) = join().responses
+    assert [one.error_code for one in answered.partition_responses] == [
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        NONE,
+    ]
+
+
+def test_offsets_whose_partition_is_lost_during_verification_are_refused_at_once(start):
+    inside, client = start()
+    client.find("group", kind=0)
+    producer = client.start("tx")
+    assert client.add_offsets("tx", producer, "group") is NONE
+    partition = inside.do(lambda: inside.services.groups.partition_of("group"))
+    asked, go_on = verify_slowly(inside)
+    _, join = in_thread(lambda: client.commit_offsets("tx", "group", producer, "t", 3))
+    assert asked.wait(20)
+    inside.do(lambda: lose_leadership(inside.services, "__consumer_offsets", partition))
+    assert join() is ErrorCode.NOT_COORDINATOR
+    go_on.set()
 
 
 def test_offsets_for_another_group_coordinator_are_not_verified_here(start):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.broker import dispatch, handlers
+from headrace.broker import handlers
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.testing import Broker
 from headrace.wire.api import SERVED, ApiKey, response_class
@@ -27,7 +27,7 @@ def test_a_client_gets_the_error_of_a_handler_that_raises(monkeypatch, fault):
     try:
         for broken in (at_once, later):
             for api_key in filter(SERVED.__contains__, handlers.HANDLERS):
-                monkeypatch.setattr(dispatch, "handler", lambda _, broken=broken: broken)
+                monkeypatch.setattr(handlers, "handler", lambda _, broken=broken: broken)
                 version = SERVED[api_key][1]
                 with RawClient(broker.bootstrap_servers) as client:
                     answer = client.ask(api_key, version, filled(api_key, version))

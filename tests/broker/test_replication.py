@@ -1,9 +1,11 @@
 """Replication between brokers on loopback: followers copy, the ISR decides, leaders change."""
 
 import asyncio
+from contextlib import asynccontextmanager
 
 from headrace.core.replica_selection import RACK_AWARE_SELECTOR
 from headrace.model.errors import ErrorCode
+from headrace.model.ids import TopicPartition
 from headrace.wire import messages as m
 from tests.fakes.logs import batch, read_bytes
 from tests.fakes.replicated import TOPIC_ID, replicated, until
@@ -141,6 +143,41 @@ async def test_delete_records_waits_for_the_followers(tmp_path):
         await cluster.services(3).replicas.stop()
         code, low_watermark = await delete_records(cluster, 1, 3, timeout_ms=50)
         assert (code, low_watermark) == (ErrorCode.REQUEST_TIMED_OUT, -1)
+
+
+@asynccontextmanager
+async def waiting_deletion(tmp_path):
+    """A DeleteRecords request that waits for a follower that does not fetch."""
+    async with replicated(tmp_path, 2) as cluster:
+        await cluster.produce(1, b"a")
+        await cluster.services(2).replicas.stop()
+        deleting = asyncio.create_task(delete_records(cluster, 1, 1, timeout_ms=60_000))
+        await until(lambda: cluster.log(1).log_start == 1)
+        await until(lambda: cluster.services(1).waiting.all())
+        yield cluster, deleting
+
+
+@in_loop
+async def test_delete_records_is_answered_at_once_if_leadership_is_lost(tmp_path):
+    async with waiting_deletion(tmp_path) as (cluster, deleting):
+        cluster.decide(2, (2,), tell=(1,))
+        assert await deleting == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+
+
+@in_loop
+async def test_delete_records_is_answered_at_once_if_the_disk_fails(tmp_path):
+    async with waiting_deletion(tmp_path) as (cluster, deleting):
+        cluster.services(1).logs.directories[0].take_offline("it broke")
+        assert await deleting == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+
+
+@in_loop
+async def test_delete_records_is_answered_at_once_if_the_topic_is_deleted(tmp_path):
+    async with waiting_deletion(tmp_path) as (cluster, deleting):
+        services = cluster.services(1)
+        await services.replicas.delete([TopicPartition("t", 0)])
+        services.waiting.serve()
+        assert await deleting == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
 
 
 async def delete_records(cluster, broker_id, offset, timeout_ms=5000):

@@ -5,7 +5,9 @@ import logging
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from headrace.broker.controller.events import Events
 from headrace.broker.controller.leaders import Leaders
+from headrace.broker.controller.rebalancing import Rebalancing
 from headrace.coordination.registry import Registry
 from tests.broker.test_cluster import Acknowledged, create, read_all
 from tests.broker.test_reassignment import in_progress, is_assigned, reassign
@@ -22,7 +24,7 @@ def test_a_broker_asks_for_its_shutdown_only_if_that_is_enabled(tmp_path, caplog
         leader = cluster.state("orders").leader
         cluster.stop(leader)
         wait_until(lambda: cluster.state("orders").leader not in (leader, -1))
-    assert ("Controlled shutdown: other brokers lead" in caplog.text) is (enabled == "true")
+    assert ("Controlled shutdown: other brokers now lead" in caplog.text) is (enabled == "true")
 
 
 @pytest.mark.parametrize(
@@ -48,8 +50,8 @@ def test_leadership_goes_back_to_the_preferred_leader(tmp_path, enabled, percent
             wait_until(lambda: cluster.state("orders").leader == preferred)
         else:
             services = cluster.brokers[cluster.controller_id].services
-            term = services.member_controller._current.term
-            cluster.run(Leaders(term, services.dynamic_config).rebalance())
+            term, config = services.member_controller._current.term, services.dynamic_config
+            cluster.run(Rebalancing(term, Events(), Leaders(term, config), config).rebalance())
             assert cluster.state("orders").leader == other
 
 

@@ -11,6 +11,7 @@ from kafka import KafkaConsumer
 
 from headrace.core.groups.consumer import heartbeat as heartbeat_module
 from headrace.model.errors import ErrorCode
+from headrace.model.settings.resources import ResourceType
 from headrace.testing import Broker
 from headrace.wire import messages as m
 from headrace.wire.api import ApiKey
@@ -352,7 +353,7 @@ def test_a_group_may_have_its_own_heartbeat_interval(headrace_broker, request):
             alter(
                 resources=[
                     alter.AlterConfigsResource(
-                        resource_type=32,  # a group
+                        resource_type=ResourceType.GROUP,
                         resource_name=topic,
                         configs=[
                             alter.AlterableConfig(

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from headrace.broker import dispatch, handlers
+from headrace.broker import handlers
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.testing import Broker, Record
 from headrace.wire.api import ApiKey
@@ -166,7 +166,8 @@ class Trap:
         self._left = 0
         self._is_before = False
         self.has_struck = threading.Event()
-        monkeypatch.setattr(dispatch, "handler", self._handler)
+        self._find = handlers.handler
+        monkeypatch.setattr(handlers, "handler", self._handler)
 
     def set(self, victim, *, left, is_before):
         """Kill the victim at its next request after ``left`` others."""
@@ -174,7 +175,7 @@ class Trap:
         self._left, self._is_before, self._victim = left, is_before, victim
 
     def _handler(self, api_key):
-        handle = handlers.handler(api_key)
+        handle = self._find(api_key)
         return self._spring(handle) if api_key == self._api_key and self._victim else handle
 
     def _spring(self, handle):

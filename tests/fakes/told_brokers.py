@@ -10,11 +10,14 @@ from headrace.broker.controller.cluster_controller import ClusterController
 from headrace.broker.metadata.dynamic_config import DynamicConfig
 from headrace.broker.peers import Peers
 from headrace.broker.tasks import BackgroundTasks
+from headrace.coordination import paths, values
 from headrace.coordination.memory import Faults, MemorySession, MemoryTree
 from headrace.coordination.registry import Elected, Registry
 from headrace.core import features
+from headrace.core.controller import CreateTopic
 from headrace.core.elections import IsrProposal
-from headrace.model.cluster_metadata import BrokerEntry, Endpoint
+from headrace.core.topics import NewTopic
+from headrace.model.cluster_metadata import BrokerEntry, Endpoint, TopicState
 from headrace.model.config import BrokerConfig
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import BrokerId, LeaderEpoch, TopicId, TopicPartition
@@ -294,3 +297,26 @@ def proposal(
         {},
     )
     return made._replace(**changes)
+
+
+async def make_topic(
+    controller: ClusterController, *replicas: tuple[int, ...], name: str = "t"
+) -> TopicState:
+    """Create a topic with one partition per assignment; without any, on brokers 1, 2 and 3."""
+    assignments = [
+        (number, tuple(map(BrokerId, assigned)))
+        for number, assigned in enumerate(replicas or [(1, 2, 3)])
+    ]
+    new = NewTopic(name, assignments=assignments)
+    (answer,) = await controller.create_topics([new], timeout_s=5)
+    assert isinstance(answer, CreateTopic), answer
+    return answer.topic
+
+
+async def state_in_tree(cluster: ToldCluster, topic: str = "t", partition: int = 0) -> Any:
+    """Leader, leader epoch and ISR."""
+    session = cluster.session()
+    node = await session.get(paths.state(topic, partition))
+    await session.close()
+    assert node is not None
+    return values.decode_state(topic, partition, node.value)

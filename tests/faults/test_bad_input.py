@@ -380,16 +380,18 @@ def test_a_fetch_parked_on_a_deleted_topic_is_answered(headrace_broker):
 
 def test_a_bug_in_a_handler_closes_one_connection_and_fails_the_test(monkeypatch):
     """The client gets UNKNOWN_SERVER_ERROR and is disconnected; the kit reports it to the test."""
-    from headrace.broker import dispatch, handlers
+    from headrace.broker import handlers
     from headrace.testing import BrokerFailed
 
     def broken(*_):
         raise ZeroDivisionError("a bug")
 
-    def handler(api_key):
-        return broken if api_key == ApiKey.LIST_OFFSETS else handlers.handler(api_key)
+    find = handlers.handler
 
-    monkeypatch.setattr(dispatch, "handler", handler)
+    def handler(api_key):
+        return broken if api_key == ApiKey.LIST_OFFSETS else find(api_key)
+
+    monkeypatch.setattr(handlers, "handler", handler)
     with pytest.raises(BrokerFailed, match="a bug"), Broker(topics=["t"]) as broker:
         with RawClient(broker.bootstrap_servers) as raw:
             raw.ask(ApiKey.LIST_OFFSETS, 5, m.ListOffsetsRequest())

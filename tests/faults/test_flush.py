@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from headrace.model.errors import ErrorCode
+from headrace.model.settings.resources import AlterOperation, ResourceType
 from headrace.records.batch import headers
 from headrace.records.record import Record, build_batch
 from headrace.testing import Broker
@@ -284,9 +285,13 @@ def test_a_marker_in_the_same_write_does_not_cancel_the_fsync_of_others(broker, 
         producer.commit_transaction(20)
         wait_until_written(broker, "other", 2)
         change = m.IncrementalAlterConfigsRequest
-        settings = [change.AlterableConfig(name="flush.messages", config_operation=1, value=None)]
+        settings = [
+            change.AlterableConfig(
+                name="flush.messages", config_operation=AlterOperation.DELETE, value=None
+            )
+        ]
         asked = change.AlterConfigsResource(
-            resource_type=2, resource_name="other", configs=settings
+            resource_type=ResourceType.TOPIC, resource_name="other", configs=settings
         )
         client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, change(resources=[asked]))
         request = m.ProduceRequest

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, Literal
 
 import pyarrow as pa
 from confluent_kafka import Producer
@@ -21,6 +22,7 @@ from headrace.pipeline.runner.fanout import job_table
 from headrace.pipeline.runner.run import run_once
 from headrace.pipeline.runner.settings import RunSettings
 from headrace.testing import Broker
+from tests.spark.batches import Batches, arrivals, small_data
 from tests.spark.kit import Topics
 
 
@@ -30,6 +32,29 @@ def streamed(spark: Any, file: str, directory: Path) -> Iterator["Streamed"]:
     # Tests use old timestamps; retention must not delete such records.
     with Broker(process=True, topics=topics, config={"log.retention.ms": -1}) as broker:
         yield Streamed(spark, file, broker.bootstrap_servers, directory)
+
+
+@contextmanager
+def finished_job(
+    spark: Any,
+    file: ModuleType,
+    events: Mapping[str, pa.Table],
+    batches: int | Literal["streamed"],
+    directory: Path,
+) -> Iterator["Batches | Streamed"]:
+    """A shipped job after so many batches, of which the last ran twice; or two runs as streams."""
+    if batches == "streamed":
+        with streamed(spark, file.__name__.rpartition(".")[2], directory) as streams:
+            for batch in arrivals(events, 2, seed=2):
+                streams.run(batch)
+            yield streams
+    else:
+        with small_data(spark):
+            job = Batches(spark, file)
+            for batch in arrivals(events, batches, seed=batches):
+                job.run(batch)
+            job.run_last_again()
+            yield job
 
 
 class Streamed:

@@ -10,12 +10,10 @@ import pytest
 from headrace.pipeline.jobs import operations
 from tests.spark.batches import (
     Batches,
-    arrivals,
     computed_by_duckdb,
-    small_data,
     sorted_rows,
 )
-from tests.spark.streamed import streamed
+from tests.spark.streamed import finished_job
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -80,19 +78,9 @@ def raw():
 
 @pytest.fixture(scope="module")
 def job(batches, spark, raw, tmp_path_factory):
-    """The job after so many batches, of which the last ran twice; or after two runs as streams."""
-    if batches == "streamed":
-        with streamed(spark, "operations", tmp_path_factory.mktemp("warehouse")) as job:
-            for batch in arrivals(raw, 2, seed=2):
-                job.run(batch)
-            yield job
-    else:
-        with small_data(spark):
-            job = Batches(spark, operations)
-            for batch in arrivals(raw, batches, seed=batches):
-                job.run(batch)
-            job.run_last_again()
-            yield job
+    directory = tmp_path_factory.mktemp("warehouse")
+    with finished_job(spark, operations, raw, batches, directory) as job:
+        yield job
 
 
 @pytest.fixture(scope="module")

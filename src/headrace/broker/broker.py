@@ -10,6 +10,7 @@ running in either case.
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from headrace.broker.coordinators.host import Host
 from headrace.broker.coordinators.markers import MarkerWriter
 from headrace.broker.coordinators.transaction import TransactionCoordinator
 from headrace.broker.dispatch import Dispatch
+from headrace.broker.handlers import handle
 from headrace.broker.handlers.fetch import Fetching
 from headrace.broker.handlers.produce import Producing
 from headrace.broker.lifecycle import Lifecycle
@@ -354,7 +356,7 @@ class Broker:
             selects_by_rack=self._config.optional_str("replica.selector.class")
             == RACK_AWARE_SELECTOR,
         )
-        return producing, Dispatch(services, producing, fetching)
+        return producing, Dispatch(services, partial(handle, services), producing, fetching)
 
     # --- changes while it runs -----------------------------------------------
 

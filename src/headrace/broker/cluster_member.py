@@ -173,16 +173,16 @@ class ClusterMember:
         self.membership.on_new_session(catch_up)
 
     async def _in_a_session(self, step: Callable[[], Awaitable[Result]]) -> Result:
-        """Do a step of the start; in another session, if one ends meanwhile.
+        """Run one step of the start; if the session ends meanwhile, again in another session.
 
-        A broker on a busy machine must not fail to start for that.
+        On a busy machine a session may end, and the broker must start nevertheless.
         """
         assert self._tree is not None
         for _ in range(_STEP_TRIES - 1):
             try:
                 return await step()
             except SessionLost:
-                _log.warning("The session ended while this broker starts. Opening another one")
+                _log.warning("The session ended during the start of the broker; opening another")
                 self._tree.renew(await open_first_session(self._sessions))
         return await step()
 
@@ -207,8 +207,8 @@ class ClusterMember:
     async def _open_logs(self, pending_deletions: Collection[TopicId]) -> None:
         """Open the logs in a thread.
 
-        A recovery may take longer than the session timeout, and the session of an event loop that
-        does not turn is closed.
+        A recovery may take longer than the session timeout, and a blocked event loop would lose
+        the session.
         """
         opening = asyncio.get_running_loop().run_in_executor(
             None, self._logs.open_all, self._world.now(), pending_deletions

@@ -33,8 +33,8 @@ async def shut_down(
 ) -> bool:
     """Give up all leaderships that other brokers can take; True if the controller agreed.
 
-    ``controller_id`` and ``broker_epoch`` are asked again before every try: this broker learns of
-    a new controller, and registers again if its session ends meanwhile.
+    ``controller_id`` and ``broker_epoch`` are called before every try, because there may be a new
+    controller, or this broker may have registered again.
     """
     timeout_s = config.int("controller.socket.timeout.ms") / 1000
     backoff_s = config.int("controlled.shutdown.retry.backoff.ms") / 1000
@@ -51,14 +51,14 @@ async def shut_down(
             problem = str(error)
         else:
             if not answer.error_code and not answer.remaining_partitions:
-                _log.info("Controlled shutdown: other brokers lead the partitions of this one")
+                _log.info("Controlled shutdown: other brokers now lead the partitions of this one")
                 return True
             problem = _what_remains(answer)
         finally:
             await peer.close()
         tries_left -= 1
         if tries_left:
-            _log.info("Controlled shutdown, trying again in %g s: %s", backoff_s, problem)
+            _log.info("Controlled shutdown failed: %s. Retrying in %g s", problem, backoff_s)
             await asyncio.sleep(backoff_s)
     _log.warning(
         "Stopping without a controlled shutdown: %s. Clients wait for new leaders until the "

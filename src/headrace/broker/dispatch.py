@@ -16,14 +16,25 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from headrace.broker.context import Context
 from headrace.broker.error_responses import refused
-from headrace.broker.handlers import handler
 from headrace.broker.handlers.fetch import Fetching, ParkedFetch, RememberedFetch
 from headrace.broker.handlers.produce import Producing
 from headrace.broker.handlers.produced import RememberedProduce
+from headrace.broker.needs import (
+    NeedsAppender,
+    NeedsConnections,
+    NeedsLogDirs,
+    NeedsMetadata,
+    NeedsReplicas,
+    NeedsServedApis,
+    NeedsTasks,
+    NeedsToFail,
+    NeedsWaiting,
+    NeedsWorld,
+)
 from headrace.broker.outages import OUTAGES, as_rejection
 from headrace.broker.protocol_errors import ProtocolErrorLog
 from headrace.broker.replication.append import ACKS_NONE
@@ -34,9 +45,6 @@ from headrace.wire import commit, schema
 from headrace.wire.api import ApiKey, api_name, is_served, request_class, what_is_not_served
 from headrace.wire.framing import RequestHeader, encode_response, parse_request_header
 from headrace.wire.schema import Message
-
-if TYPE_CHECKING:
-    from headrace.broker.services import Services
 
 _log = logging.getLogger("headrace.broker")
 
@@ -58,6 +66,26 @@ _SESSION_ERRORS = frozenset(
 )
 
 
+# Calls the handler of a request, with the parts of the broker that it needs.
+Handle = Callable[[Context, Any], Message | Awaitable[Message]]
+
+
+class Needs(
+    NeedsAppender,
+    NeedsConnections,
+    NeedsLogDirs,
+    NeedsMetadata,
+    NeedsReplicas,
+    NeedsServedApis,
+    NeedsTasks,
+    NeedsToFail,
+    NeedsWaiting,
+    NeedsWorld,
+    Protocol,
+):
+    """What dispatch itself uses of the broker."""
+
+
 class ClientState:
     """What the broker remembers about one connection."""
 
@@ -72,14 +100,17 @@ class ClientState:
 class Dispatch:
     """The ``net.Service`` of all connections of one broker."""
 
-    def __init__(self, services: "Services", producing: Producing, fetching: Fetching) -> None:
-        self._services = services
-        self._served = services.served_apis
-        self._tasks = services.tasks
-        self._waiting = services.waiting
-        self._replicas = services.replicas
-        self._appender = services.appender
-        self._bugs = services.bugs
+    def __init__(
+        self, broker: Needs, handle: Handle, producing: Producing, fetching: Fetching
+    ) -> None:
+        self._broker = broker
+        self._call_handler = handle
+        self._served = broker.served_apis
+        self._tasks = broker.tasks
+        self._waiting = broker.waiting
+        self._replicas = broker.replicas
+        self._appender = broker.appender
+        self._bugs = broker.bugs
         self._producing = producing
         self._fetching = fetching
         self._response_cache = ResponseCache()
@@ -96,7 +127,7 @@ class Dispatch:
             raise
         except Exception as error:  # noqa: BLE001 - a bug; see the table above
             if self._appender.staged:
-                self._services.fail(error)
+                self._broker.fail(error)
             else:
                 header = parse_request_header(view, start, end)
                 context = self._context(link, header)
@@ -182,7 +213,7 @@ class Dispatch:
     def _cached_response(self, context: Context, cache_key: CacheKey | None) -> bytearray | None:
         if cache_key is None:
             return None
-        cache = self._services.metadata_cache
+        cache = self._broker.metadata_cache
         generation = (cache.current.generation, cache.features_epoch)
         return self._response_cache.find(cache_key, generation, context.correlation_id)
 
@@ -193,16 +224,16 @@ class Dispatch:
             if self._waiting.has_events:
                 self._waiting.serve()
         except Exception as error:  # noqa: BLE001 - a bug while writing: the broker stops
-            self._services.fail(error)
+            self._broker.fail(error)
 
     def unreadable(self, file_range: FileRange, error: OSError) -> None:
-        self._services.logs.directories.unreadable(file_range.file.path, error)
+        self._broker.logs.directories.unreadable(file_range.file.path, error)
 
     def peer_broken(self, link: Link, broken: PeerBroken) -> None:
-        self._protocol_errors.report(link, broken, self._services.loop.time())
+        self._protocol_errors.report(link, broken, self._broker.loop.time())
 
     def link_closed(self, link: Link) -> None:
-        self._services.limits.closed(link)
+        self._broker.limits.closed(link)
         state = link.state
         if state is not None and state.parked is not None:
             self._waiting.unpark(state.parked)
@@ -241,8 +272,8 @@ class Dispatch:
         async def decode_and_answer() -> Message:
             request = await asyncio.to_thread(self._decode, shifted, copy, len(copy))
             try:
-                answer = handler(context.api_key)(self._services, context, request)
-                return await answer if inspect.isawaitable(answer) else answer  # type: ignore[no-any-return]
+                answer = self._call_handler(context, request)
+                return await answer if inspect.isawaitable(answer) else answer
             except Rejected as refusal:
                 return refused(context, request, refusal)
             except OUTAGES as outage:
@@ -282,7 +313,7 @@ class Dispatch:
         self, link: Link, context: Context, request: Any, cache_key: CacheKey | None = None
     ) -> None:
         try:
-            answer = handler(context.api_key)(self._services, context, request)
+            answer = self._call_handler(context, request)
         except Rejected as refusal:
             answer, cache_key = refused(context, request, refusal), None
         except Exception as error:  # noqa: BLE001 - a bug; see the table above

@@ -92,18 +92,18 @@ class MemberDirectories:
         await self._store(self._assignment.decide_settled(topics, found))
 
     def _is_replaced(self, loaded: LoadedAssignment, online: Mapping[str, str]) -> bool:
-        """Whether this is a new machine, or has only new disks, under the id of a lost broker.
+        """Whether this broker replaces a lost one with its id: a new machine, or all disks are new.
 
-        Then nothing is left to wait for: its replicas are fetched again from their leaders.
+        Then it does not wait for old disks: it fetches its replicas again from their leaders.
         """
         has_logs = any(True for _ in self._logs)
         is_known = not online.keys().isdisjoint(loaded.paths)
         if has_logs or is_known or not loaded.topics or not self.are_all_online:
             return False
         _log.warning(
-            "Broker %d starts with empty logs: none of its log directories (%s) is one of its last "
-            "process (%s). It fetches its partitions again. If disks are only not mounted, stop "
-            "the broker and mount them",
+            "Broker %d starts with empty logs and fetches its partitions again: none of its log "
+            "directories (%s) is known from before (%s). If disks are only not mounted, stop the "
+            "broker and mount them",
             self._broker_id,
             ", ".join(online.values()),
             ", ".join(loaded.paths.values()),
@@ -276,7 +276,7 @@ class MemberDirectories:
             except SessionLost:
                 await asyncio.sleep(_ASK_AGAIN_S)
             except Corrupt as error:
-                _log.error("%s. The files of %s stay for now", error, topic_partition)
+                _log.error("%s. Keeping the files of %s", error, topic_partition)
                 return
 
     def _record(self, decide: Callable[[], AssignmentChange]) -> None:

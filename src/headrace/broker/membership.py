@@ -120,8 +120,8 @@ class Membership:
     ) -> ErrorCode:
         """NONE if a request with these epochs is to be obeyed.
 
-        Waits for the registration: only its epoch tells a request for this process from one for
-        the last process with this broker id, which the controller may still believe to be alive.
+        Waits for the registration. Only its epoch shows that a request is for this process, and
+        not for the last process with this broker id, which the controller may believe is alive.
         """
         await self._is_registered.wait()
         refusal = self._fence.check(
@@ -143,7 +143,7 @@ class Membership:
         received.set()
 
     async def wait_for_metadata(self, is_complete: Callable[[], bool]) -> None:
-        """Wait for the metadata that a controller, if there is one, sends to a new broker."""
+        """Wait for the metadata that the controller, if there is one, sends to a new broker."""
         try:
             async with asyncio.timeout(self._sessions.timeout_ms / 1000):
                 await self._received.wait()
@@ -281,9 +281,9 @@ class Membership:
             await listener()
 
     async def _withdraw_losses(self) -> None:
-        """Take back the report of losses: no ISR depends any more on records that may be lost here.
+        """Withdraw the report of lost records: this broker is in no ISR that depends on them.
 
-        Noted on disk first. If the broker restarts before that, it must report its losses again.
+        The disk has the note first: a broker that restarts without it must report its losses again.
         """
         assert self._entry is not None
         await asyncio.get_running_loop().run_in_executor(None, self._losses_reported)

@@ -1,6 +1,7 @@
-"""The parts of a broker that request handlers may use: one small protocol per part.
+"""The parts of a broker that other parts may use: one small protocol per part.
 
-A handler module combines the protocols that it needs, so its signatures show what it can touch.
+A module of handlers, dispatch and the periodic tasks each combine the protocols that they need, so
+their signatures show what they can touch.
 ``Services`` implements all of them.
 """
 
@@ -8,8 +9,9 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+    from headrace.broker.bugs import Bugs
     from headrace.broker.controller.api import ControllerApi
     from headrace.broker.controller.producer_ids import ProducerIdSource
     from headrace.broker.coordinators.group import GroupCoordinator
@@ -19,12 +21,15 @@ if TYPE_CHECKING:
     from headrace.broker.membership import Membership
     from headrace.broker.metadata.cache import MetadataCache
     from headrace.broker.metadata.dynamic_config import DynamicConfig
+    from headrace.broker.replication.append import Appender
     from headrace.broker.replication.log_dir_moves import LogDirMoves
     from headrace.broker.replication.replica_manager import ReplicaManager
     from headrace.broker.replication.waiting import Waiting
+    from headrace.broker.tasks import BackgroundTasks
     from headrace.model.cluster_metadata import ClusterMetadata
     from headrace.model.config import BrokerConfig
     from headrace.model.ids import BrokerId
+    from headrace.net.listener import ConnectionLimits
     from headrace.storage.log_manager import LogManager
     from headrace.wire.api import ApiKey
     from headrace.world.world import World
@@ -111,3 +116,27 @@ class NeedsWorld(Protocol):
     def world(self) -> "World": ...
     @property
     def loop(self) -> "asyncio.AbstractEventLoop": ...
+
+
+class NeedsAppender(Protocol):
+    @property
+    def appender(self) -> "Appender": ...
+
+
+class NeedsConnections(Protocol):
+    @property
+    def limits(self) -> "ConnectionLimits": ...
+
+
+class NeedsTasks(Protocol):
+    @property
+    def tasks(self) -> "BackgroundTasks": ...
+
+
+class NeedsToFail(Protocol):
+    """What follows a bug: an error for one client, or the end of the broker."""
+
+    @property
+    def bugs(self) -> "Bugs": ...
+    @property
+    def fail(self) -> "Callable[[BaseException], None]": ...

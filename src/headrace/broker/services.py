@@ -1,6 +1,6 @@
 """The parts of a running broker.
 
-Request handlers get them as the narrow protocols of ``broker.needs``.
+Request handlers, dispatch and periodic tasks get them as the narrow protocols of ``broker.needs``.
 """
 
 import asyncio

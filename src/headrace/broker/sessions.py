@@ -33,8 +33,8 @@ _UNREGISTERED = BrokerId(-1)  # the broker before it knows its id
 async def open_first_session(sessions: "Sessions") -> Tree:
     """A session in which the nodes exist that every broker needs.
 
-    A session that ends meanwhile is replaced: a broker on a busy machine must not fail to start
-    for that. Raises SessionLost if that happens again and again.
+    If the session ends meanwhile, as on a busy machine, another one is opened. Raises SessionLost
+    if that happens again and again.
     """
     for tries_left in reversed(range(_TRIES)):
         try:
@@ -43,7 +43,7 @@ async def open_first_session(sessions: "Sessions") -> Tree:
         except SessionLost:
             if not tries_left:
                 raise
-            _log.warning("The session ended while this broker starts. Opening another one")
+            _log.warning("The session ended during the start of the broker; opening another")
         else:
             return session
     raise AssertionError("the last try returns or raises")

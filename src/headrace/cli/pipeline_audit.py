@@ -42,7 +42,7 @@ def audit(
     """Compare what every tier counted, per topic and minute.
 
     The tiers are producers, brokers, raw tables, and what the queries of pipelines read. The exit
-    status is 1 if anything is missing or doubled.
+    status is 1 if any record is missing or duplicated.
     """
     require_tables()
 

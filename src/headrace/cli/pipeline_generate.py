@@ -79,8 +79,8 @@ def generate(
 ) -> None:
     """Send realistic events of a website, for a day or live.
 
-    Visits, searches, posts, votes, logins, API calls, metrics and request logs, with bots,
-    outages, and late, doubled and broken events. Topics that are missing are created.
+    The events are visits, searches, posts, votes, logins, API calls, metrics and request logs. They
+    include bots, outages, and late, duplicate and broken events. Missing topics are created.
     """
     if rate is not None and day is not None:
         raise values.wrong("give --date or --rate, not both: with --rate, events happen now")

@@ -76,13 +76,13 @@ EventTimeColumn = Annotated[
 EventPast = Annotated[
     str,
     typer.Option(
-        "--event-past", metavar="TIME|none", help="How far an event may be before its record."
+        "--event-past", metavar="TIME|none", help="How much older than its record an event may be."
     ),
 ]
 EventFuture = Annotated[
     str,
     typer.Option(
-        "--event-future", metavar="TIME", help="How far an event may be after its record."
+        "--event-future", metavar="TIME", help="How much newer than its record an event may be."
     ),
 ]
 PartitionBy = Annotated[

@@ -68,7 +68,7 @@ BadMax = Annotated[
     typer.Option(
         "--bad-max",
         metavar="PERCENT",
-        help="Stop if more rows of a function would be quarantined by its rules.",
+        help="Stop if the rules of a function would quarantine a larger share of its rows.",
     ),
 ]
 Since = Annotated[

@@ -62,8 +62,8 @@ def daily(
 ) -> None:
     """Write the daily report of a website.
 
-    Traffic, sessions, rankings, security, services and audit. The page is one file that needs no
-    network. The same tables give the same page.
+    The report covers traffic, sessions, rankings, security, services and audit. The page is one
+    file that needs no network. The same tables give the same page.
     """
     _require_packages()
     _write(_daily_file(), date, warehouse, output_file, static, open_page)

@@ -66,7 +66,7 @@ TextRules = Annotated[
     typer.Option(
         "--rule",
         metavar="TOPIC=REGEX",
-        help="Send events that match to this topic; may be repeated. The first match wins.",
+        help="Send matching events to this topic; may be repeated. The first match wins.",
     ),
 ]
 FileRules = Annotated[
@@ -74,7 +74,7 @@ FileRules = Annotated[
     typer.Option(
         "--file-rule",
         metavar="TOPIC=GLOB",
-        help="Send events of files that match to this topic; may be repeated.",
+        help="Send the events of matching files to this topic; may be repeated.",
     ),
 ]
 LineFormat = Annotated[

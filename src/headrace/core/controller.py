@@ -84,7 +84,7 @@ class Controller:
     ) -> set[BrokerId]:
         """Registrations are facts, not decisions: the tree already has them.
 
-        Returns the departed brokers, also brokers that have registered again since.
+        Returns the brokers that left, including brokers that have registered again since.
         """
         entries = {entry.broker_id: entry for entry in brokers}
         gone = {

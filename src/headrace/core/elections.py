@@ -16,7 +16,7 @@ UNKNOWN_BROKER_EPOCH = -1  # Kafka 3.9 sends no epochs of ISR members
 
 
 class TopicRules(NamedTuple):
-    """The settings of a topic, by its name, that decide about its leaders."""
+    """The topic settings that elections depend on. Each is a function of the topic name."""
 
     unclean_allowed: Callable[[str], bool] = lambda topic: False
     min_insync_replicas: Callable[[str], int] = lambda topic: 1
@@ -30,7 +30,7 @@ KAFKA_DEFAULTS = TopicRules()
 
 
 class IsrProposal(NamedTuple):
-    """The ISR that the leader of a partition asks for, and the state that it knows."""
+    """The ISR that a partition's leader requests, and the epochs that it knows."""
 
     topic_id: TopicId
     partition: int
@@ -47,12 +47,12 @@ def decide_takeover(
     rules: TopicRules,
     states: Iterable[PartitionState] | None = None,
 ) -> list[ChangePartition]:
-    """What a new controller must repair after it has taken over the controllership.
+    """What a new controller must repair.
 
     ``granted_zxids`` tells when each partition state was last written. A leader or ISR member
-    that registered after that is a new broker under an old id, whose log may have lost its tail,
-    even if no controller saw the restart. Brokers that may have lost records have not yet been
-    told that a controller knows. ``states`` are those to look at, by default all.
+    that registered after that has restarted, perhaps while there was no controller, and its log
+    may have lost its tail. A broker registers as one that may have lost records until a
+    controller has removed it from the ISRs. ``states`` are the states to check, by default all.
     """
     brokers = controller.metadata.brokers
     doubtful = [b for b, entry in brokers.items() if entry.may_have_lost_records]
@@ -76,11 +76,11 @@ def decide_brokers(
     rules: TopicRules,
     doubtful: Collection[BrokerId] = (),
 ) -> list[ChangePartition]:
-    """The live brokers have changed: ``gone`` are the departed ones (``brokers_changed``).
+    """The live brokers have changed: ``gone`` are the brokers that left (``brokers_changed``).
 
-    Partitions without a leader get one if possible. A broker with a new broker epoch counts as a
-    departure and an arrival: it leads again only if no other replica is in sync. ``doubtful``
-    are brokers that have just come, and may have lost records.
+    Partitions without a leader get one if possible. A broker with a new broker epoch has left and
+    joined again: it leads again only if no other replica is in sync. ``doubtful`` are brokers
+    that have just joined and may have lost records.
     """
     changes: list[ChangePartition] = []
     for state in states:
@@ -117,7 +117,10 @@ def decide_shutdown(
     broker: BrokerId,
     rules: TopicRules = KAFKA_DEFAULTS,
 ) -> Departure:
-    """``broker`` shuts down, and ``shuts_down`` has been told. Partitions of one replica stay."""
+    """What ``broker`` gives up. Call ``Controller.shuts_down`` first.
+
+    Partitions with one replica stay.
+    """
     departure = Departure([], [], [])
     for state in states:
         if broker not in state.replicas or len(state.replicas) == 1:
@@ -140,8 +143,8 @@ def decide_isr(
 ) -> ChangePartition | PartitionState:
     """A leader requests another ISR. Returns the current state if it has that ISR already.
 
-    Epochs are checked before the members, so that a request which is sent again after it was
-    carried out is answered with its result. Raises Rejected with Kafka's code.
+    Epochs are checked before the members, so that a repeated request gets the result of the first
+    one. Raises Rejected with Kafka's code.
     """
     topic = controller.metadata.topic_by_id(proposal.topic_id)
     if topic is None:
@@ -181,7 +184,7 @@ def _without_dead(
     proposed: tuple[BrokerId, ...],
     rules: TopicRules,
 ) -> tuple[BrokerId, ...]:
-    """A member that was kept although it is dead leaves when another one takes its place."""
+    """Remove dead members, which were kept for min.insync.replicas, once enough others are in."""
     live = controller.metadata.brokers
     isr = tuple(
         member
@@ -197,7 +200,7 @@ def _check_eligible(
     member: BrokerId,
     broker_epochs: Mapping[BrokerId, int],
 ) -> None:
-    """A member must be alive, and still the broker that the leader has seen fetching."""
+    """Raise Rejected if a member is dead, or has restarted since the leader saw it fetch."""
     brokers = controller.metadata.brokers
     if not controller.can_serve(state, member, brokers):
         raise Rejected(ErrorCode.INELIGIBLE_REPLICA, f"Broker {member} cannot serve now.")
@@ -215,7 +218,8 @@ def decide_election(
 ) -> ChangePartition:
     """Elect the preferred replica; with ``unclean``, any live replica if there is no leader.
 
-    Raises Rejected with ELECTION_NOT_NEEDED if that is the case already.
+    Raises Rejected with ELECTION_NOT_NEEDED if the preferred replica leads already; with
+    ``unclean``, if there is a leader.
     """
     state = existing(controller, topic_partition)
     if unclean:
@@ -236,7 +240,7 @@ def decide_election(
 
 
 def decide_rebalance(controller: Controller, imbalance_max: int) -> list[ChangePartition]:
-    """Give leadership back to the preferred replicas of brokers that lead too little.
+    """Give leadership back to brokers that lead too few of the partitions they should lead.
 
     ``imbalance_max`` is the percentage of a broker's preferred partitions that others may lead.
     """
@@ -270,10 +274,10 @@ def _without(
     rules: TopicRules,
     doubtful: Collection[BrokerId] = (),
 ) -> list[ChangePartition]:
-    """The state without brokers that are gone or doubtful; with a leader if there is none.
+    """Remove brokers that are gone or doubtful from the ISR, and elect a leader if there is none.
 
-    The ISR keeps members that are down rather than a doubtful one: they have all records that were
-    acknowledged. If all are doubtful, any of them may lead, because there is nothing better.
+    A member that is down stays in the ISR rather than a doubtful one: it has all acknowledged
+    records. If all members are doubtful, any of them may lead, because no replica is better.
     """
     members = tuple(member for member in state.isr if member not in doubtful) or state.isr
     lost = state.leader in gone or (state.leader in state.isr and state.leader not in members)
@@ -289,9 +293,9 @@ def _without(
     live = controller.metadata.brokers
     if isr == state.isr and not any(member in gone and member in live for member in isr):
         return []
-    # The leader must not wait for a dead follower. It takes the follower back into the ISR once
-    # that has caught up. A member that stays after it registered again fetches in the new leader
-    # epoch, so that the leader knows its new broker epoch.
+    # The leader must not wait for a dead follower. Once the follower has caught up, the leader
+    # proposes it for the ISR again. A member that registered again and stays in the ISR needs a
+    # new leader epoch: its fetches in that epoch tell the leader its new broker epoch.
     return [changed(state, leader=state.leader, isr=isr)]
 
 
@@ -302,7 +306,7 @@ def _elect_in_sync(
     gone: Collection[BrokerId],
     rules: TopicRules,
 ) -> ChangePartition | None:
-    """Elect the first live of ``members``; one that is gone and back only if there is no other."""
+    """Elect the first live member. A member that left and returned is the last choice."""
     live = controller.metadata.brokers
     able = [member for member in members if controller.can_serve(state, member, live)]
     best = [member for member in able if member not in gone] or able
@@ -321,11 +325,11 @@ def _remaining_isr(
     gone: Collection[BrokerId],
     rules: TopicRules,
 ) -> tuple[BrokerId, ...]:
-    """The members that serve; all of them if that were fewer than min.insync.replicas.
+    """The members that can serve, or all members if fewer than min.insync.replicas can.
 
-    Too few members cannot acknowledge records, so nothing is gained without the others. But much
-    may be lost: if the last member fails too, and loses records that it has not flushed, one of
-    the others must lead. The leader removes them once its own log is flushed.
+    With too few members no record is acknowledged, so removing the others gains nothing. It could
+    lose records: if the last member also fails and loses records that it has not flushed, one of
+    the others must lead. The leader removes the others once its own log is flushed.
     """
     live = controller.metadata.brokers
     able = tuple(m for m in members if m == leader or controller.can_serve(state, m, live))

@@ -82,6 +82,11 @@ class Session:
         self.is_followers = is_followers
         self.used_at = now
 
+    def release(self) -> None:
+        """Let go of what the caller found: a deleted partition must not stay in memory for it."""
+        for cached in self.partitions.values():
+            cached.found, cached.found_in = None, -1
+
     def answered(
         self,
         cached: CachedPartition,
@@ -201,6 +206,10 @@ class FetchSessions:
     ) -> Session | None:
         if not partitions:
             return None
+        for idle in self._sessions.values():
+            if now - idle.used_at < self.idle_ms_min:
+                break
+            idle.release()
         if len(self._sessions) >= self.count_max:
             replaced = self._replaceable(now, is_followers=is_followers)
             if replaced is None:

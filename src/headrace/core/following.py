@@ -1,7 +1,7 @@
 """A follower of one leader epoch: where it fetches, what it truncates, its high watermark.
 
     A follower truncates to the divergence found by leader epoch, never to its high watermark:
-    that is behind the leader's, so records above it may be committed (KIP-101).
+    records above it may be committed, because it is behind the leader's (KIP-101).
 
 The fetcher keeps its ``Following``. If the partition has another one when the response arrives,
 the fetcher drops the response.
@@ -56,8 +56,8 @@ class Following:
         """
         if log_end - flushed_end >= self._flush_messages:
             return None
-        # The epoch of the last record, not the last known epoch: in that one, as leader, this
-        # replica may have written nothing.
+        # The epoch of the last record, not the last known epoch: this replica may have led in
+        # that epoch and written nothing.
         last_fetched_epoch = epochs.epoch_at(Offset(log_end - 1))
         return FetchPosition(log_end, last_fetched_epoch, self.leader_epoch)
 

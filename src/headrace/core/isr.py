@@ -76,9 +76,9 @@ class FollowerProgress:
         return True
 
     def ticked(self, leader_log_end: Offset, now: float) -> None:
-        """A follower that holds all records is caught up until the next one is written.
+        """Note that a follower with all records is caught up until the next record is written.
 
-        In a fetch session it does not repeat its position, so no fetch says so meanwhile.
+        In a fetch session it does not repeat its position, so its fetches do not show that.
         """
         if self.log_end >= leader_log_end and not self.has_left:
             self.caught_up_at = now
@@ -96,7 +96,7 @@ class FollowerProgress:
     def is_caught_up(self, leader_log_end: Offset, now: float, lag_time_ms_max: int) -> bool:
         """Whether the follower keeps up.
 
-        One that holds all records does, however long ago it fetched: nothing was produced since.
+        A follower with all records keeps up, however long ago it fetched: nothing was produced.
         """
         if self.has_left:
             return False

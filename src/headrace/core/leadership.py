@@ -31,7 +31,7 @@ from headrace.model.ids import BrokerId, Offset
 
 
 class ReplicationSettings(NamedTuple):
-    """The settings that decide about one partition, as its topic and the broker have them."""
+    """The settings of the topic and the broker that apply to one partition."""
 
     min_insync_replicas: int = 1
     flush_messages: int = (1 << 63) - 1
@@ -41,7 +41,7 @@ class ReplicationSettings(NamedTuple):
 class Leadership:
     """One term, across bumps of the leader epoch. Compare two terms by identity.
 
-    After the term it keeps its last high watermark: records below that were committed in it.
+    It keeps its last high watermark after the term: records below it were committed.
     """
 
     __slots__ = (
@@ -144,9 +144,9 @@ class Leadership:
 
     @property
     def is_high_watermark_current(self) -> bool:
-        """Whether the high watermark covers all that earlier leaders committed.
+        """Whether the high watermark covers all records that earlier leaders committed.
 
-        Until then ListOffsets "latest" is answered with OFFSET_NOT_AVAILABLE: it would go back.
+        Until then ListOffsets "latest" gets OFFSET_NOT_AVAILABLE: the offset would go back.
         """
         return self.high_watermark >= self.epoch_start_offset
 
@@ -239,7 +239,7 @@ class Leadership:
         return effects + self._propose(isr, now)
 
     def brokers_left(self, brokers: Collection[BrokerId], now: float) -> list[Effect]:
-        """Followers are no longer registered: do not wait for them until they lag.
+        """Stop waiting for followers that are no longer registered, even before they lag.
 
         The controller removes members of the ISR, unless too few would be left.
         """
@@ -308,8 +308,8 @@ class Leadership:
     def may_join(self, progress: FollowerProgress) -> bool:
         """Whether a follower holds all that may be committed.
 
-        The high watermark alone does not tell: a new leader's may be stale. The leader's log at
-        the start of its epoch holds all that earlier leaders committed.
+        The high watermark is not enough: a new leader's may be stale. The leader's log at the
+        start of its epoch holds all records that earlier leaders committed.
         """
         return progress.log_end >= self.high_watermark and progress.log_end >= (
             self.epoch_start_offset

@@ -47,6 +47,8 @@ class Event(Enum):
 OFFSETS = frozenset(
     {Event.HIGH_WATERMARK, Event.LAST_STABLE_OFFSET, Event.LOG_END, Event.FOLLOWER_LOG_START}
 )
+# This broker can no longer answer for the partition.
+LOSSES = frozenset({Event.LEADERSHIP_LOST, Event.TOPIC_DELETED, Event.DISK_OFFLINE})
 # Read for every batch: a global name is found faster than an enumeration's attribute.
 _HIGH_WATERMARK = Event.HIGH_WATERMARK
 

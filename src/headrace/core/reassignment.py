@@ -28,10 +28,10 @@ def decide_target(
     *,
     may_change_factor: bool = True,
 ) -> PartitionState:
-    """The state with the replicas of a move to ``target``; leader, ISR and epochs as they are.
+    """The state with the replicas of a move to ``target``; leader, ISR and epochs are unchanged.
 
-    None cancels the move in progress. A new target replaces that of a move in progress: replicas
-    that were only added for the old one are dropped. Raises Rejected.
+    None cancels the move in progress. A new target replaces the target of a move in progress:
+    replicas that were added only for the old target are dropped. Raises Rejected.
     """
     state = existing(controller, topic_partition)
     if target is None:
@@ -61,7 +61,7 @@ def decide_target(
             state, broker, controller.metadata.brokers
         ):
             raise _refused(
-                f"Broker {broker} cannot get a replica: it shuts down, or its disk failed."
+                f"Broker {broker} cannot get a replica: it is shutting down, or its disk failed."
             )
     _check_in_sync_stays(controller, state, moving)
     return moving
@@ -86,7 +86,7 @@ def _moving_to(state: PartitionState, target: tuple[BrokerId, ...]) -> Partition
 def _check_in_sync_stays(
     controller: Controller, state: PartitionState, moving: PartitionState
 ) -> None:
-    """A move in progress may have brought the only replicas in sync: these must not be dropped."""
+    """Refuse to drop the only replicas in sync, which a move in progress may have added."""
     staying = [member for member in state.isr if member in moving.replicas]
     able = [m for m in staying if controller.can_serve(state, m, controller.metadata.brokers)]
     if not staying or (state.leader != NO_LEADER and not able):
@@ -101,10 +101,10 @@ def _refused(message: str) -> Rejected:
 
 
 def decide_begin(controller: Controller, states: Iterable[PartitionState]) -> list[ChangePartition]:
-    """A leader epoch in which the leader and all replicas learn of the new assignment.
+    """Start a leader epoch, in which the leader and all replicas learn of the new assignment.
 
-    ``states`` have it already (``decide_target``). Replicas that a new target drops lose
-    leadership and ISR.
+    ``states`` already have the assignment (``decide_target``). A replica that a new target drops
+    loses its leadership and leaves the ISR.
     """
     return [_restricted(controller, state) for state in states]
 
@@ -112,9 +112,9 @@ def decide_begin(controller: Controller, states: Iterable[PartitionState]) -> li
 def decide_resumption(
     controller: Controller, states: Iterable[PartitionState]
 ) -> list[ChangePartition]:
-    """Begin every move again: Kafka's controller may have left one that its leader never heard of.
+    """Begin every move again: Kafka's controller may have written one without telling the leader.
 
-    It may also have dropped replicas that are still in the ISR. Our own controller writes the
+    It may also have dropped replicas that are still in the ISR. Headrace's controller writes the
     assignment and the new leader epoch together.
     """
     return decide_begin(
@@ -132,7 +132,7 @@ def decide_resumption(
 def is_ready(controller: Controller, state: PartitionState) -> bool:
     """Whether the move can end: the whole target is in sync, and alive.
 
-    The ISR may have dead members, if too few others are left. Nothing may depend on these alone.
+    The ISR may have dead members (min.insync.replicas). A move must not end on these alone.
     """
     live = controller.metadata.brokers
     return state.is_reassigning and all(

@@ -55,6 +55,8 @@ _REASONS = {
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
         "the batch is part of a transaction, but the request has no transactional id"
     ),
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: "this broker no longer leads the partition",
+    ErrorCode.KAFKA_STORAGE_ERROR: "the disk of the partition failed",
 }
 _NOT_YET = "the partition could not be verified yet; retry: "
 

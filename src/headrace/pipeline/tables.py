@@ -8,7 +8,6 @@ newest batch, which may run again and must not see its own rows. It forgets dele
 """
 
 import pickle
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,7 +28,7 @@ from pyspark.sql.types import (
 )
 
 from headrace.pipeline.warehouse.batch import Batch, NewFile, Numbered, TableFile
-from headrace.pipeline.warehouse.files import PartitionedFiles
+from headrace.pipeline.warehouse.files import PartitionedFiles, unique_name
 from headrace.pipeline.warehouse.offsets import Decision
 from headrace.pipeline.warehouse.table import Table, now_ms, open_or_create, open_table
 from headrace.spark.workers import settle
@@ -111,7 +110,7 @@ class JobTable:
         written_at_ms = now_ms()
         for name, mark in _marks(batch, written_at_ms).items():
             rows = rows.append_column(name, pa.repeat(mark, rows.num_rows))
-        files = PartitionedFiles(self.location, rows.schema, uuid.uuid4().hex[:12])
+        files = PartitionedFiles(self.location, rows.schema, unique_name())
         for part in rows.to_batches():
             files.add((), part)
         return self._commit(files.finish(), rows.schema, batch, written_at_ms)
@@ -350,7 +349,7 @@ def write_files(
     ``marks`` are columns with one value, which ``rows`` do not have.
     """
     location.mkdir(parents=True, exist_ok=True)
-    task = _FileTask(location, schema, uuid.uuid4().hex[:12], marks or {})
+    task = _FileTask(location, schema, unique_name(), marks or {})
     names = [name for name in schema.names if name not in task.marks]
     results = rows.select(*(f"`{name}`" for name in names)).mapInArrow(task.run, "result binary")
     return tuple(file for row in results.collect() for file in pickle.loads(row.result))

@@ -95,9 +95,7 @@ class LogStartup:
             if topic_partition.topic == _METADATA_LOG:
                 continue
             if self._deleted_ids and self._is_deleted(directory, path):
-                _log.info(
-                    "%s: deleting it; its topic was deleted while this disk was offline", path
-                )
+                _log.info("Deleting %s: its topic was deleted while this disk was offline", path)
                 directory.delete_partition(path, topic_partition)
                 continue
             if copied:  # settled when the content of all directories is known

@@ -1,5 +1,7 @@
 """Every change of the controller becomes operations on the tree."""
 
+from functools import partial
+
 from headrace.coordination import controller_writes, values
 from headrace.coordination.tree import ANY_VERSION, Create, Delete, Set
 from headrace.core.controller import (
@@ -10,27 +12,12 @@ from headrace.core.controller import (
     DeleteTopic,
     MarkForDeletion,
 )
-from headrace.model.cluster_metadata import PartitionState, TopicState
-from headrace.model.ids import BrokerId, ControllerEpoch, LeaderEpoch, TopicId, ZkVersion
+from headrace.model.ids import ControllerEpoch, TopicId, ZkVersion
+from tests.fakes.partition_states import first_state, new_topic
 
 TOPIC_ID = TopicId(bytes(range(16)))
-
-
-def a_state(partition: int = 0, partition_epoch: int = 0) -> PartitionState:
-    return PartitionState(
-        topic="tt",
-        partition=partition,
-        topic_id=TOPIC_ID,
-        leader=BrokerId(1),
-        leader_epoch=LeaderEpoch(0),
-        isr=(BrokerId(1),),
-        replicas=(BrokerId(1),),
-        partition_epoch=partition_epoch,
-    )
-
-
-def a_topic(count: int = 1) -> TopicState:
-    return TopicState("tt", TOPIC_ID, tuple(a_state(p) for p in range(count)), internal=False)
+a_state = partial(first_state, "tt", TOPIC_ID)
+a_topic = partial(new_topic, "tt", TOPIC_ID)
 
 
 def operations(*changes):

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from functools import partial
 
 import pytest
 
@@ -23,12 +23,11 @@ from headrace.model.cluster_metadata import (
     NO_LEADER,
     BrokerEntry,
     Endpoint,
-    PartitionState,
     TopicDirectories,
-    TopicState,
 )
 from headrace.model.errors import ConfigError, Fenced
 from headrace.model.ids import BrokerId, LeaderEpoch, Millis, TopicId, TopicPartition
+from tests.fakes.partition_states import first_state, new_topic
 from tests.fakes.standin import in_loop
 from tests.fakes.trees import ScriptedFaults, dump, memory_tree
 
@@ -41,22 +40,8 @@ def an_entry(broker_id: int, port: int = 9092) -> BrokerEntry:
     return BrokerEntry(BrokerId(broker_id), endpoints, None, broker_epoch=-1)
 
 
-def a_state(partition: int = 0, **changes: Any) -> PartitionState:
-    state = PartitionState(
-        topic="t",
-        partition=partition,
-        topic_id=TOPIC_ID,
-        leader=BrokerId(1),
-        leader_epoch=LeaderEpoch(0),
-        isr=(BrokerId(1),),
-        replicas=(BrokerId(1),),
-        partition_epoch=0,
-    )
-    return state._replace(**changes)
-
-
-def a_topic(count: int = 1) -> TopicState:
-    return TopicState("t", TOPIC_ID, tuple(a_state(p) for p in range(count)), internal=False)
+a_state = partial(first_state, "t", TOPIC_ID)
+a_topic = partial(new_topic, "t", TOPIC_ID)
 
 
 async def joined(session: MemorySession, broker_id: int = 1) -> Registry:

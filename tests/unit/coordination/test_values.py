@@ -1,7 +1,7 @@
 """Values are those that Kafka 3.9 writes, and are read back."""
 
 import json
-from typing import Any
+from functools import partial
 
 import pytest
 
@@ -10,9 +10,7 @@ from headrace.model.cluster_metadata import (
     BrokerEntry,
     Endpoint,
     LevelRange,
-    PartitionState,
     TopicDirectories,
-    TopicState,
 )
 from headrace.model.errors import Corrupt
 from headrace.model.ids import (
@@ -23,26 +21,11 @@ from headrace.model.ids import (
     TopicPartition,
     id_from_text,
 )
+from tests.fakes.partition_states import first_state, new_topic
 
 TOPIC_ID = TopicId(id_from_text("peu1MSP5RZO423dfJShKyQ"))
-
-
-def a_state(partition: int = 0, **changes: Any) -> PartitionState:
-    state = PartitionState(
-        topic="tt",
-        partition=partition,
-        topic_id=TOPIC_ID,
-        leader=BrokerId(1),
-        leader_epoch=LeaderEpoch(0),
-        isr=(BrokerId(1),),
-        replicas=(BrokerId(1),),
-        partition_epoch=0,
-    )
-    return state._replace(**changes)
-
-
-def a_topic(count: int = 1) -> TopicState:
-    return TopicState("tt", TOPIC_ID, tuple(a_state(p) for p in range(count)), internal=False)
+a_state = partial(first_state, "tt", TOPIC_ID)
+a_topic = partial(new_topic, "tt", TOPIC_ID)
 
 
 # The right-hand sides were read from a cluster of Apache Kafka 3.9.1.

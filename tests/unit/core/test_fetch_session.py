@@ -103,3 +103,14 @@ def test_a_followers_session_replaces_a_consumers_but_not_another_followers():
     assert replacing.session_id == 3
     assert cache.resolve(0, 0, [asked()], [], False, now=4, is_followers=True).session_id == 0
     assert len(cache) == 2
+
+
+def test_an_idle_session_lets_go_of_what_the_broker_found_for_it():
+    cache = sessions(count_max=9)
+    idle, busy = (cache.resolve(0, 0, [asked()], [], False, now=0) for _ in range(2))
+    cache.resolve(busy.session_id, 1, [], [], False, now=100)
+    for fetch in (idle, busy):
+        fetch.partitions[0].found, fetch.partitions[0].found_in = "a replica", 7
+    cache.resolve(0, 0, [asked()], [], False, now=100)
+    assert idle.partitions[0].found is None and idle.partitions[0].found_in == -1
+    assert busy.partitions[0].found == "a replica"

@@ -68,7 +68,7 @@ def test_a_new_target_replaces_that_of_a_move_in_progress(target, expected):
         (0, [1, 1], ErrorCode.INVALID_REPLICA_ASSIGNMENT, "names a broker more than once"),
         (0, [1, 5], ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Broker 5 .* is not registered"),
         (0, [1, -1], ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Broker -1 .* is not registered"),
-        (0, [1, 4], ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Broker 4 .* shuts down"),
+        (0, [1, 4], ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Broker 4 .* shutting down"),
     ],
 )
 def test_a_wrong_target_is_refused_by_name(partition, target, code, words):

@@ -2,8 +2,8 @@
 
 States for a broker are collected while a request is in flight, and the newest state of a
 partition replaces older ones. A batch is sent as LeaderAndIsr, then UpdateMetadata, then
-StopReplica, each after the response to the one before, so that a broker learns of a leader only
-after it knows its own role. A request that got no response is sent again until the broker leaves.
+StopReplica, each after the response to the previous one, so that a broker knows its own role before
+it learns of other leaders. A request without a response is repeated until the broker leaves.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class _Batch:
     def __init__(self) -> None:
         self.roles: dict[TopicPartition, Role] = {}
         self.states: dict[TopicPartition, PartitionState] = {}
-        self.updates_metadata = False  # also without partitions: the live brokers changed
+        self.updates_metadata = False  # True without ``states`` if only the live brokers changed
         self.stops: dict[TopicPartition, Stop] = {}
         self.waiting: list[asyncio.Future[Stopped]] = []
 
@@ -60,7 +60,7 @@ class BrokerChannel:
         on_failed: ReplicasFailed,
         first: Iterable[PartitionState],
     ) -> None:
-        """``first`` are the partitions of the UpdateMetadata that the broker gets first."""
+        """``first`` are the partitions of the first UpdateMetadata request."""
         self.broker_epoch = entry.broker_epoch
         self._broker_id = entry.broker_id
         self._peer = peer
@@ -121,7 +121,7 @@ class BrokerChannel:
             await self._peer.close()
 
     def close(self) -> None:
-        """The broker has left: nothing is waited for any longer. Then cancel ``run``."""
+        """The broker has left: wake everything that waits for it. Then cancel ``run``."""
         self._closed = True
         for future in (*self._in_flight.waiting, *self._next.waiting):
             if not future.done():
@@ -163,7 +163,7 @@ class BrokerChannel:
             try:
                 return await self._peer.request(request, kind, api_version=api_version)
             except Disconnected as error:
-                _log.debug("Sending again to broker %d: %s", self._broker_id, error)
+                _log.debug("Repeating a request to broker %d: %s", self._broker_id, error)
                 await asyncio.sleep(_RETRY_S)
 
     def _check(
@@ -229,7 +229,7 @@ class BrokerChannels:
         return broker_id in self._channels
 
     def open(self, entry: BrokerEntry, first: Iterable[PartitionState]) -> None:
-        """A broker has joined; ``first`` are the partitions that it is told first."""
+        """A broker has joined; ``first`` are the partitions of its first metadata."""
         peer = self._peers.peer(
             entry.broker_id,
             str(self._sender.controller_id),

@@ -31,7 +31,7 @@ class Role(NamedTuple):
     """A partition that a broker must lead or follow."""
 
     state: PartitionState
-    is_new: bool  # the broker has no log of it unless it was told before
+    is_new: bool  # the broker may create the log: the partition has no records there yet
 
 
 class Stop(NamedTuple):

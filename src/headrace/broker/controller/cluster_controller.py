@@ -16,20 +16,21 @@ from headrace.broker.controller.broker_requests import Sender
 from headrace.broker.controller.cluster_topics import ClusterTopics
 from headrace.broker.controller.deletions import Deletions
 from headrace.broker.controller.events import Events
+from headrace.broker.controller.feature_levels import Features
 from headrace.broker.controller.leaders import Leaders
+from headrace.broker.controller.live_brokers import LiveBrokers
 from headrace.broker.controller.reassignments import Reassignments
+from headrace.broker.controller.rebalancing import Rebalancing
 from headrace.broker.controller.term import Term
 from headrace.broker.controller.tree_notices import TreeNotices
 from headrace.broker.metadata.dynamic_config import DynamicConfig
 from headrace.coordination import paths
 from headrace.coordination.registry import Elected, Registry
-from headrace.coordination.watched import FeatureLevels
-from headrace.core import elections, features
+from headrace.core import elections
 from headrace.core.controller import AddPartitions, ChangePartition, Controller, CreateTopic
 from headrace.core.elections import IsrProposal
 from headrace.core.topics import NewTopic
 from headrace.model.cluster_metadata import (
-    BrokerEntry,
     ClusterMetadata,
     PartitionState,
     TopicState,
@@ -87,11 +88,21 @@ class ClusterController:
         self._deletions = Deletions(self.term, self._events, dynamic_config, tasks)
         self._leaders = Leaders(self.term, dynamic_config)
         self.reassignments = Reassignments(self.term, self._events)
+        self.features = Features(self.term)
+        self._brokers = LiveBrokers(
+            self.term,
+            self._events,
+            broker_id,
+            self._leaders,
+            self.features,
+            self._deletions,
+            self.reassignments,
+        )
+        self._rebalancing = Rebalancing(self.term, self._events, self._leaders, dynamic_config)
         self._notices = TreeNotices(self.term, self._events, self._leaders)
         self._changed_topics: dict[str, None] = {}
         self._failed: list[tuple[BrokerId, list[TopicPartition]]] = []
         self._running: asyncio.Task[None] | None = None
-        self._rebalance_timer: asyncio.TimerHandle | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -122,17 +133,13 @@ class ClusterController:
             *self._notices.all,
         ):
             self._events.post(event)
-        self._schedule_rebalance()
+        self._rebalancing.start()
 
     async def _take_over(self) -> None:
         watched, controller, term = self._registry.watched, self.controller, self.term
         # Another session may have written what this session has not seen yet.
         await self._registry.sync()
-        brokers = await watched.live_brokers(self._brokers_fired)
-        controller.brokers_changed(brokers.values(), self._broker_id)
-        for broker_id, broker_epoch in (await watched.shutting_down()).items():
-            if broker_id in brokers and brokers[broker_id].broker_epoch == broker_epoch:
-                controller.shuts_down(broker_id)
+        brokers = await self._brokers.load()
         loaded = await self._registry.topics.load(
             await watched.topics(self._topics_fired),
             brokers,
@@ -149,7 +156,7 @@ class ClusterController:
 
         changed = await term.change(list(controller.states()), repair)
         await self.reassignments.resume()
-        await self._check_features(brokers.values())
+        await self.features.check(brokers.values())
         for entry in brokers.values():
             term.channels.open(entry, first=())
         term.tell(controller.states())
@@ -166,8 +173,6 @@ class ClusterController:
     async def stop(self) -> None:
         """End the term: write and send nothing more."""
         self.term.end()
-        if self._rebalance_timer is not None:
-            self._rebalance_timer.cancel()
         self._events.close()
         if self._running is not None:
             self._running.cancel()
@@ -184,9 +189,6 @@ class ClusterController:
         if not self.term.ended:
             self._events.post(event)
 
-    def _brokers_fired(self, path: str) -> None:
-        self._post(self._brokers_changed)
-
     def _topics_fired(self, path: str) -> None:
         self._post(self._topics_changed)
 
@@ -196,52 +198,6 @@ class ClusterController:
 
     def _deletions_fired(self, path: str) -> None:
         self._post(self._deletion_requested)
-
-    # --- brokers
-
-    async def _brokers_changed(self) -> None:
-        controller, term = self.controller, self.term
-        async with term.turn():
-            brokers = await self._registry.watched.live_brokers(self._brokers_fired)
-            before = controller.metadata.brokers
-            if brokers == before:
-                return
-            gone = controller.brokers_changed(brokers.values(), self._broker_id)
-            came = [e for e in brokers.values() if e.broker_id not in before or e.broker_id in gone]
-            doubtful = [e.broker_id for e in came if e.may_have_lost_records]
-            for broker_id in sorted(gone):
-                term.channels.close(broker_id)
-            term.channels.update_live_brokers()
-            changed = await term.change(
-                list(controller.states()),
-                lambda states: elections.decide_brokers(
-                    controller, states, gone, self._leaders.rules, doubtful
-                ),
-            )
-            term.tell(changed)
-            self._open_channels(came)
-            await self._check_features(came)
-            touched = gone | {entry.broker_id for entry in came}
-            term.channels.update_metadata(
-                state for state in controller.states() if not touched.isdisjoint(state.replicas)
-            )
-            _log.info(
-                "Brokers that left: %s; brokers that joined: %s (may have lost records: %s); "
-                "partition states changed: %d",
-                sorted(gone),
-                [entry.broker_id for entry in came],
-                doubtful,
-                len(changed),
-            )
-        self._post(self._deletions.proceed)
-        self._post(self.reassignments.proceed)
-
-    def _open_channels(self, came: Iterable[BrokerEntry]) -> None:
-        for entry in came:
-            self.term.channels.open(entry, [*self.controller.states(), *self._deletions.states])
-            for state in self.controller.states():
-                if entry.broker_id in state.replicas:
-                    self.term.tell_replica(entry.broker_id, state)
 
     # --- topics
 
@@ -273,17 +229,6 @@ class ClusterController:
             broker_id, failed = self._failed.pop(0)
             if broker_id in self.term.channels:
                 await self._leaders.replicas_failed(broker_id, failed)
-
-    def _schedule_rebalance(self) -> None:
-        interval_s = self._dynamic_config.config.int("leader.imbalance.check.interval.seconds")
-        self._rebalance_timer = asyncio.get_running_loop().call_later(
-            interval_s, self._rebalance_due
-        )
-
-    def _rebalance_due(self) -> None:
-        if not self.term.ended:
-            self._post(self._leaders.rebalance)
-            self._schedule_rebalance()
 
     def settings_changed(self) -> None:
         """Settings of topics changed: one may allow unclean elections now."""
@@ -343,35 +288,3 @@ class ClusterController:
         async with self.term.turn():
             self._leaders.check_broker(broker_id, broker_epoch, ErrorCode.BROKER_ID_NOT_REGISTERED)
             return await self._registry.reserve_producer_ids(broker_id)
-
-    async def update_features(
-        self, updates: Sequence[features.FeatureUpdate], *, validate_only: bool = False
-    ) -> None:
-        """Apply all updates, or raise Rejected and apply none."""
-        async with self.term.turn():
-            before = await self._load_features()
-            brokers = self.controller.metadata.brokers.values()
-            levels = features.decide_levels(before.levels, updates, brokers)
-            if not validate_only and levels != before.levels:
-                await self._registry.store_features(levels, before.epoch)
-
-    async def _check_features(self, brokers: Iterable[BrokerEntry]) -> None:
-        """Report brokers that do not support the levels of the cluster."""
-        found = await self._load_features()
-        for broker in brokers:
-            for name, level in features.find_unsupported(found.levels, broker).items():
-                _log.error(
-                    "Broker %d does not support level %d of feature %s, which the cluster uses. "
-                    "Lower the level with 'headrace features downgrade', or stop that broker",
-                    broker.broker_id,
-                    level,
-                    name,
-                )
-
-    async def _load_features(self) -> FeatureLevels:
-        """The levels of the cluster, which gets its first ones here."""
-        metadata = self.controller.metadata
-        initial = features.initial_levels(
-            metadata.brokers.values(), has_topics=bool(metadata.topics)
-        )
-        return await self._registry.load_features(initial)

@@ -1,8 +1,8 @@
-"""Creates topics of a cluster and adds partitions: on request, or as other brokers wrote them.
+"""Creates topics of a cluster and adds partitions, on request or when another program writes them.
 
-A topic is created in two steps. First its replicas are assigned: now the topic exists. Then each
-new partition gets its first state, with a leader. A term that ends between the two steps leaves
-partitions without a state, and the next term finds them.
+A topic is created in two steps. First its replicas are assigned: from then on the topic exists.
+Then each new partition gets its first state, with a leader. A term that ends between the two steps
+leaves partitions without a state, and the next term finds them.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("headrace.controller")
 
-_NEW_PER_EVENT = 200  # changes of ISRs wait no longer than for these
+_NEW_PER_EVENT = 200  # so that ISR changes do not wait long
 
 
 class ClusterTopics:
@@ -63,7 +63,7 @@ class ClusterTopics:
     async def create(
         self, requests: Sequence[NewTopic], *, validate_only: bool, timeout_s: float
     ) -> list[CreateTopic | Rejected]:
-        """One result per request. The topics have leaders, of which all live brokers know."""
+        """One result per request. Created topics have leaders, and all live brokers know them."""
         term = self._term
         give_up_at = asyncio.get_running_loop().time() + timeout_s
         async with term.turn():
@@ -74,7 +74,7 @@ class ClusterTopics:
             return answers
         for index, answer in enumerate(answers):
             if isinstance(answer, CreateTopic):
-                # One turn each: changes of ISRs must not wait for a thousand topics.
+                # One turn per topic: ISR changes must not wait for a thousand topics.
                 async with term.turn():
                     answers[index] = await self._create(answer)
         created = any(isinstance(each, CreateTopic) for each in answers)
@@ -126,9 +126,9 @@ class ClusterTopics:
         return change
 
     async def _wait_for_leaders(self, give_up_at: float) -> bool:
-        """Wait until partitions have leaders, and until live brokers know them or time is up."""
+        """Wait for leaders, and for live brokers to know them; False if there are none in time."""
         loop = asyncio.get_running_loop()
-        # An event, not a part of this request: a client that hangs up must not interrupt it.
+        # The election is an event of its own: a client that disconnects must not interrupt it.
         while self._next_new_partitions():
             elections_done = self._events.post(self.elect_first_leaders)
             done, _ = await asyncio.wait(
@@ -142,7 +142,7 @@ class ClusterTopics:
         await self._term.channels.acknowledged(give_up_at - loop.time())
         return True
 
-    # --- what others wrote
+    # --- topics that other programs wrote
 
     async def names_changed(self, names: Sequence[str]) -> None:
         """Within a turn: these topics exist in the tree. Then call ``elect_first_leaders``."""
@@ -177,7 +177,7 @@ class ClusterTopics:
         await self.topics_loaded(loaded)
 
     async def topics_loaded(self, loaded: LoadedTopics) -> None:
-        """Within a turn: these topics were read. Old tools create topics without an id."""
+        """Within a turn: take over topics. A topic that an old tool created gets an id."""
         for name, topic in loaded.topics.items():
             if topic.topic_id == NO_TOPIC_ID:
                 topic_id = draw_topic_id(self._world.random)
@@ -185,7 +185,7 @@ class ClusterTopics:
                 loaded.topics[name] = topic._replace(topic_id=topic_id, partitions=states)
                 await self._term.store.assign(loaded.topics[name], topic)
         self._term.loaded(loaded)
-        # Clients see a topic at once, also if none of its brokers is alive.
+        # Clients see a topic at once, even if none of its brokers is alive.
         self._term.channels.update_metadata(
             state
             for name in loaded.topics
@@ -218,7 +218,7 @@ class ClusterTopics:
     async def elect_first_leaders(self) -> None:
         """Give partitions without a state a leader, if one of their replicas is alive.
 
-        An event handles some of them and posts the next, so that other events need not wait.
+        Each event handles some partitions and posts the next event, so that others need not wait.
         """
         term = self._term
         async with term.turn():

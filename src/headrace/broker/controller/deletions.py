@@ -1,8 +1,8 @@
-"""Deletions of topics in a cluster. Each waits for all replicas, also for those on dead brokers.
+"""Topic deletions in a cluster. A deletion waits for all replicas, even on brokers that are down.
 
     1. the request, written by any broker or tool    from here on the deletion is certain
     2. UpdateMetadata with leader -2                  clients get UNKNOWN_TOPIC_OR_PARTITION
-    3. StopReplica to every replica, then StopReplica with the deletion of its files
+    3. StopReplica to every replica, then StopReplica that also deletes the files
     4. delete the nodes, and the request last         the name can be used again
 
 A term that ends in between leaves the request, and the next term begins with step 2 again.
@@ -31,7 +31,7 @@ _log = logging.getLogger("headrace.controller")
 
 
 class _Deletion:
-    """The deletion of one topic. ``settled`` once only replicas on dead brokers are left."""
+    """The deletion of one topic. ``settled`` is set once only brokers that are down remain."""
 
     def __init__(self, topic: TopicState) -> None:
         self.topic = topic
@@ -113,7 +113,7 @@ class Deletions:
                 self._tasks.spawn(self._stop_replicas(deletion, untried))
             elif not deletion.settled.is_set():
                 _log.warning(
-                    "Topic %s is deleted completely once these brokers are back: %s",
+                    "Topic %s will be completely deleted when these brokers are back: %s",
                     deletion.topic.name,
                     ", ".join(map(str, sorted(deletion.left))),
                 )
@@ -129,7 +129,7 @@ class Deletions:
         ]
 
     async def settled(self, names: Iterable[str], timeout_s: float) -> None:
-        """Wait until these topics are deleted, or only dead brokers are left, or time is up."""
+        """Wait until these topics are deleted, only brokers that are down remain, or time is up."""
         loop = asyncio.get_running_loop()
         waiting = [
             loop.create_task(deletion.settled.wait())
@@ -142,7 +142,7 @@ class Deletions:
                 task.cancel()
 
     def _release(self) -> None:
-        """The next term continues; nothing is left to wait for in this one."""
+        """Wake everything that waits: the term has ended, and the next one continues."""
         for deletion in self._pending.values():
             deletion.settled.set()
 

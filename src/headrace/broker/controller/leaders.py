@@ -21,7 +21,6 @@ _ANY_BROKER_EPOCH = -1  # in old versions of requests
 class Leaders:
     def __init__(self, term: Term, dynamic_config: DynamicConfig) -> None:
         self._term = term
-        self._dynamic_config = dynamic_config
         self.rules = TopicRules(
             lambda topic: dynamic_config.topic_config(topic).unclean_leader_election_enable,
             lambda topic: dynamic_config.topic_config(topic).min_insync_replicas,
@@ -197,17 +196,3 @@ class Leaders:
                     ),
                 )
             )
-
-    async def rebalance(self) -> None:
-        """Return leadership to preferred replicas, if too many partitions have another leader."""
-        term, config = self._term, self._dynamic_config.config
-        if not config.bool("auto.leader.rebalance.enable"):
-            return
-        imbalance_max = config.int("leader.imbalance.per.broker.percentage")
-        async with term.turn():
-            decided = elections.decide_rebalance(term.controller, imbalance_max)
-            wanted = {change.state.topic_partition for change in decided}
-            if not wanted:
-                return
-            _log.info("Electing the preferred leaders of %d partitions", len(wanted))
-            await self.elect_within_turn(sorted(wanted), unclean=False)

@@ -1,7 +1,7 @@
-"""What request handlers of a cluster's member ask: its term as controller, if it has one.
+"""The controller as the request handlers of a cluster member see it.
 
-A member that is not the controller answers NOT_CONTROLLER, as Kafka 3.9 does, and clients ask the
-controller. Settings are changed and topics are created automatically by any member.
+If this member is the controller, its term answers. Otherwise the answer is NOT_CONTROLLER, as in
+Kafka 3.9, and clients ask the controller. Any member changes settings and auto-creates topics.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ class MemberController:
     def begin_term(
         self, registry: Registry, elected: Elected, on_fenced: Callable[[], None]
     ) -> ClusterController:
-        """The term after an election. ``registry`` is the one of the session that was elected."""
+        """The term after an election. ``registry`` belongs to the session that was elected."""
         self._term = ClusterController(
             registry,
             elected,
@@ -113,7 +113,7 @@ class MemberController:
             return [refusal for _ in requests]
 
     async def auto_create(self, names: Sequence[str]) -> dict[str, ErrorCode]:
-        """Create topics that a client asked for, without the controller.
+        """Create topics that clients name in requests, without the controller.
 
         Returns the errors of the topics that have no leader yet.
         """
@@ -175,7 +175,7 @@ class MemberController:
             return [refusal for _ in topic_partitions]
 
     async def replicas_failed(self, lost: Sequence[tuple[TopicPartition, TopicId]]) -> None:
-        """Tell the controller, which then asks for each replica of this broker."""
+        """Tell the controller, which then asks this broker about each of its replicas."""
         await self._tell_directory_failed()
 
     async def reassign(
@@ -208,7 +208,7 @@ class MemberController:
         self, updates: Sequence[features.FeatureUpdate], *, validate_only: bool = False
     ) -> None:
         """Apply all updates, or raise Rejected and apply none."""
-        await self._current.update_features(updates, validate_only=validate_only)
+        await self._current.features.update(updates, validate_only=validate_only)
 
     # --- what other brokers request
 

@@ -29,7 +29,7 @@ class MissingTopics:
         return {name: refusal.code for name, refusal in missing.items()}
 
     def _report(self, internal_topic: str, refusal: Rejected) -> None:
-        """Clients only learn that their coordinator is not available, and ask again and again."""
+        """Log the reason: clients only get COORDINATOR_NOT_AVAILABLE, and keep retrying."""
         now = asyncio.get_running_loop().time()
         repetitions = self._limit.occurred((internal_topic, str(refusal)), now)
         if repetitions is not None:

@@ -1,17 +1,17 @@
-"""Reassignments of a cluster: begun on request, ended once the target is in sync.
+"""Reassignments of a cluster: they begin on request and end once the target is in sync.
 
-    1. write all replicas, which are added and removed, and a new leader epoch
-    2. LeaderAndIsr: the leader lets the added replicas follow
-    3. the added replicas join the ISR, as any other
-    4. write the target as replicas, with leader and ISR in it, and a new leader epoch
-    5. LeaderAndIsr to the target, StopReplica with the deletion of files to the removed replicas
+    1. write the replicas of both assignments, which are added and removed, and a new leader epoch
+    2. LeaderAndIsr: the added replicas follow the leader
+    3. the added replicas catch up and join the ISR
+    4. write the target as the replicas, with leader and ISR among them, and a new leader epoch
+    5. LeaderAndIsr to the target, StopReplica that deletes the files to the removed replicas
 
-Both writes are one each: the topic's node and the states, where Kafka writes one after the other.
-A term that ends after the first leaves the move in the topic's node, and the next term continues.
-A removed replica that is not told, because the controller died, goes as soon as its broker hears of
-the new replicas. A broker that was down sets it aside at its next start.
+Steps 1 and 4 are one write each, of the topic's node and the states; Kafka writes one after the
+other. If a term ends after step 1, the topic's node has the move, and the next term continues it.
+If the controller dies before step 5, a broker deletes its removed replica when it gets the metadata
+of the next controller. A broker that was down sets the replica aside at its next start.
 
-Other programs write their requests into one node, which has all moves that are not done yet.
+Other programs write their requests into one node of the tree, which lists all unfinished moves.
 """
 
 import logging
@@ -31,7 +31,7 @@ from headrace.model.ids import BrokerId, TopicPartition
 
 _log = logging.getLogger("headrace.controller")
 
-_ENDED_PER_EVENT = 200  # changes of ISRs wait no longer than for these
+_ENDED_PER_EVENT = 200  # so that ISR changes do not wait long
 
 Targets = Mapping[TopicPartition, Sequence[BrokerId] | None]
 
@@ -119,7 +119,7 @@ class Reassignments:
     # --- progress
 
     async def resume(self) -> None:
-        """Within the first turn of a term: begin the moves again that the last term left."""
+        """Within the first turn of a term: begin the unfinished moves of the last term again."""
         controller = self._term.controller
         await self._term.change(
             list(controller.states()),
@@ -129,7 +129,7 @@ class Reassignments:
     async def proceed(self) -> None:
         """End the moves whose target is in sync.
 
-        An event handles some of them and posts the next, so that other events need not wait.
+        Each event handles some moves and posts the next event, so that others need not wait.
         """
         async with self._term.turn():
             ended = await self._end_ready()
@@ -156,7 +156,7 @@ class Reassignments:
         self._events.post(self.read_requests)
 
     async def read_requests(self) -> None:
-        """Begin the moves that another program asked for."""
+        """Begin the moves that another program requested in the tree."""
         async with self._term.turn():
             request = await self._term.registry.watched.reassignment_request(self._node_fired)
             self._has_node = request is not None
@@ -176,14 +176,14 @@ class Reassignments:
         self._events.post(self.proceed)
 
     def _moves(self, topic_partition: TopicPartition, target: Sequence[BrokerId]) -> bool:
-        """Whether the partition is on its way to ``target``."""
+        """Whether the partition is being moved to ``target``."""
         state = self._term.controller.metadata.partition(*topic_partition)
         return state is not None and state.is_reassigning and state.target_replicas == tuple(target)
 
     async def _prune(self) -> None:
-        """Remove the moves that are done, refused or replaced from the node; in the end, it goes.
+        """Remove moves that are done, refused or replaced from the node; delete it when empty.
 
-        The latest request counts, whichever way it came.
+        The latest request counts, from the node as from a client.
         """
         request = await self._term.registry.watched.reassignment_request()
         if request is None:

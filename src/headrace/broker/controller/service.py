@@ -101,7 +101,7 @@ class ControllerService:
         return refusal
 
     async def auto_create(self, names: Sequence[str]) -> dict[str, ErrorCode]:
-        """Create topics that a client asked for; returns the errors of those not created."""
+        """Create topics that clients name in requests; returns the errors of the others."""
         answers = await self.create_topics(
             [internal_topics.new_topic(name, self._dynamic_config.config) for name in names]
         )
@@ -179,7 +179,7 @@ class ControllerService:
     async def elect_leaders(
         self, topic_partitions: Sequence[TopicPartition], *, unclean: bool
     ) -> list[Rejected | None]:
-        """Elect leaders; the refusal of each partition, ELECTION_NOT_NEEDED if it leads already."""
+        """Elect leaders. Returns the refusal of each partition, such as ELECTION_NOT_NEEDED."""
         refusals: list[Rejected | None] = []
         for each in topic_partitions:
             try:
@@ -259,7 +259,7 @@ class ControllerService:
         *,
         may_change_factor: bool = True,
     ) -> dict[TopicPartition, Rejected | None]:
-        """Refuse all but the replicas that a partition has: there is one broker only."""
+        """Refuse every target but the current replicas: there is only one broker."""
         answers: dict[TopicPartition, Rejected | None] = {}
         for each, target in targets.items():
             try:

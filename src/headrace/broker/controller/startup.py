@@ -223,7 +223,7 @@ class Startup:
         ]
 
     async def _settle_directory_assignment(self, changes: ClusterChanges) -> None:
-        """Record where all partitions are, and where those without a directory will be."""
+        """Record the log directory of every partition, also of partitions to be created."""
         self._find_offline(changes)  # again: topics with missing partitions may have been adopted
         found = {each.topic_partition: each.directory_id for each in self._found}
         without_directory = self._without_directory(changes)
@@ -242,7 +242,7 @@ class Startup:
     # --- topics ----------------------------------------------------------------
 
     async def _finish_deletions(self, changes: ClusterChanges) -> None:
-        """Finish deletions that a stop interrupted (see ``service``)."""
+        """Finish deletions that the last shutdown interrupted (see ``service``)."""
         pending = await self._registry.watched.delete_requests()
         if not pending:
             return
@@ -265,7 +265,7 @@ class Startup:
                 [DeleteTopic(topic)], changes.directory_assignment.decide_forgotten([topic], copies)
             )
             self._dynamic_config.remember(ResourceType.TOPIC, name, {})
-            _log.info("Finished the deletion of topic %s, which a stop had interrupted", name)
+            _log.info("Finished the interrupted deletion of topic %s", name)
 
     async def _adopt_directories(self, changes: ClusterChanges) -> None:
         """Adopt partition directories that are unknown to the coordination tree as topics."""

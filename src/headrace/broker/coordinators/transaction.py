@@ -133,15 +133,20 @@ class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
         try:
             self.tell(partition, decide)
         except Rejected as refusal:
-            # Another broker is the coordinator now; it continues after loading the shard.
-            _log.info("Ignored a result for %s-%d: %s", self.topic, partition, refusal)
+            # The other broker reads the transactions from the log, and repeats this step.
+            _log.info(
+                "Another broker coordinates %s-%d and continues its transactions: %s",
+                self.topic,
+                partition,
+                refusal,
+            )
 
     async def _draw_producer_id(self, partition: int) -> None:
         try:
             producer_id = await self._producer_ids.next()
         except Rejected as refusal:
             _log.warning(
-                "Could not get a producer id for %s-%d: %s. The shard retries",
+                "Could not get a producer id for %s-%d: %s. Retrying",
                 self.topic,
                 partition,
                 refusal,

@@ -10,9 +10,12 @@ respond later, and with ranges of files.
 import asyncio
 from collections.abc import Awaitable, Callable
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.wire.api import ApiKey
+
+if TYPE_CHECKING:
+    from headrace.broker.context import Context
 
 Handler = Callable[[Any, Any, Any], Any | Awaitable[Any]]
 
@@ -86,6 +89,11 @@ def handler(api_key: int) -> Handler:
         module, _, name = HANDLERS[api_key].partition(":")
         found = _loaded[api_key] = getattr(import_module(f"{__name__}.{module}"), name)
     return found
+
+
+def handle(broker: Any, context: "Context", request: Any) -> Any:
+    """The response to a request, or an awaitable of it."""
+    return handler(context.api_key)(broker, context, request)
 
 
 async def load_all() -> None:

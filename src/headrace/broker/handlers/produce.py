@@ -239,7 +239,7 @@ class Producing:
         if opening:
             codes = verification.ask()
         if isinstance(codes, Awaitable):
-            codes = await codes
+            codes = await verification.wait(self._waiting, codes)
         for outcome, replica, view in ready:
             unverified = verification.refusal(replica, view, codes)
             if unverified is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.broker.context import Context
 from headrace.broker.replication.replica import Replica
 from headrace.core.leadership import Leadership
-from headrace.core.parked import Event
+from headrace.core.parked import LOSSES, Event
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Offset
 from headrace.net.link import Link, Slot
@@ -109,9 +109,6 @@ class Outcome:
         self.refuse(refusal)
 
 
-_LOSSES = frozenset({Event.LEADERSHIP_LOST, Event.TOPIC_DELETED, Event.DISK_OFFLINE})
-
-
 class Produced:
     """One request with staged batches. With acks=all it then waits for the in-sync replicas."""
 
@@ -149,7 +146,7 @@ class Produced:
         ]
 
     def happened(self, event: Event, replica: Replica) -> bool:
-        if event in _LOSSES:
+        if event in LOSSES:
             for outcome in self.outcomes:
                 if outcome.replica is replica:
                     outcome.refuse_if_lost(event)

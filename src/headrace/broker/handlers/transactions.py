@@ -15,12 +15,14 @@ from headrace.broker.handlers.coordinator_requests import (
     gather,
     reported_code,
 )
+from headrace.broker.handlers.transaction_verification import CoordinatorAnswer
 from headrace.broker.needs import (
     NeedsConfig,
     NeedsGroups,
     NeedsMetadata,
     NeedsReplicas,
     NeedsTransactions,
+    NeedsWaiting,
 )
 from headrace.core.groups.offset_commit import Commit, take_commits, txn_commit
 from headrace.core.topics import OFFSETS_TOPIC, is_internal
@@ -47,13 +49,24 @@ _FIRST_END_WITH_BUMP = 5
 _FIRST_COMMIT_ABORTABLE = 4
 _FIRST_COMMIT_THAT_ADDS = 5
 
+# Codes of an offsets partition that this broker lost while it waited for the coordinator.
+_OFFSETS_LOST = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR)
+
 _ID_SIZE_MAX = 32_767  # what fits in a record key
 
 # The transaction version of a client, as stored in the record of its transaction.
 _WITHOUT_EPOCH_BUMP, _WITH_EPOCH_BUMP = 0, EPOCH_BUMP
 
 
-class Needs(NeedsConfig, NeedsGroups, NeedsMetadata, NeedsReplicas, NeedsTransactions, Protocol):
+class Needs(
+    NeedsConfig,
+    NeedsGroups,
+    NeedsMetadata,
+    NeedsReplicas,
+    NeedsTransactions,
+    NeedsWaiting,
+    Protocol,
+):
     """What these handlers use of the broker."""
 
 
@@ -262,7 +275,7 @@ def txn_offset_commit(broker: Needs, context: Context, request: m.TxnOffsetCommi
             broker,
             context,
             request,
-            codes,
+            CoordinatorAnswer([replica]).wait(broker.waiting, codes),
             lambda: adds or is_still_open(producers, producer, known),
         )
     return _commit_verified(broker, context, request, codes[offsets])
@@ -287,6 +300,8 @@ def _commit_verified(
 ) -> Answer:
     if code is ErrorCode.NONE:
         return _commit(broker, request)
+    if code in _OFFSETS_LOST:
+        return _commit_refused(broker, request, ErrorCode.NOT_COORDINATOR)
     refusal = refusal_of(
         code,
         adds=context.api_version >= _FIRST_COMMIT_THAT_ADDS,

@@ -62,7 +62,7 @@ class Effects:
         fetchers: "Following | None" = None,
         isr_proposals: "Proposing | None" = None,
     ) -> None:
-        """Send effects that concern other brokers to these parts; None: to the same as before."""
+        """Send effects that concern other brokers to these parts; None keeps the current part."""
         self._replication = replication or self._replication
         self._fetchers = fetchers or self._fetchers
         self._isr_proposals = isr_proposals or self._isr_proposals

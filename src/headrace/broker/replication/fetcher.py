@@ -5,17 +5,19 @@ to the file as the leader stored them; nothing looks at single records. ``core.f
 what a response means for a replica.
 
 A partition that fails is paused, for 20 ms at first and then longer, up to
-``replica.fetch.backoff.ms``; the others go on. So does the whole fetcher if the connection fails.
+``replica.fetch.backoff.ms``; the others continue. If the connection fails, all are paused.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.broker.replication.leader_offsets import find_log_ranges
 from headrace.broker.replication.throttles import Throttle
 from headrace.broker.replication.waiting import Waiting
+from headrace.broker.tasks import BackgroundTasks
 from headrace.client.errors import Disconnected, error_code
 from headrace.core.follower_session import FollowerSession
 from headrace.core.following import FetchPosition, Following
@@ -34,8 +36,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("headrace.replication")
 
 _FETCH_VERSION = 17
-_LIST_OFFSETS_VERSION = 9
-_LATEST, _EARLIEST = -1, -2
 _FIRST_PAUSE_S = 0.02
 _THROTTLED_S = 0.1  # until a partition that is held back asks again
 # How long a new partition waits for the response in progress before the fetcher reconnects.
@@ -99,7 +99,7 @@ class _Followed:
         self.position: FetchPosition | None = None  # None: the log must be flushed first
         self.log_start = Offset(-1)  # as last sent
         self.failures = 0  # in a row
-        self.is_behind = True  # the high watermark of the leader, as far as known
+        self.is_behind = True  # the log ends below the leader's high watermark
 
     @property
     def is_current(self) -> bool:
@@ -150,7 +150,7 @@ class Fetcher:
         self._reconnect_round = -1
         self._has_work = asyncio.Event()
         self._next_log_starts_check_at = 0.0
-        self._side_tasks: dict[asyncio.Task[None], None] = {}  # flushes, and connections to close
+        self._side_tasks = BackgroundTasks(self._loop, fail)  # flushes, and connections to close
         self._task = self._loop.create_task(self._run())
 
     def __bool__(self) -> bool:
@@ -190,7 +190,7 @@ class Fetcher:
             return
         followed.position = followed.next_position()
         if followed.position is None:
-            self._spawn(self._flush(followed))
+            self._side_tasks.spawn(self._flush(followed))
             return
         self._session.fetch(followed.key)
         if is_urgent and self._has_work.is_set() and self._reconnect_round != self._round:
@@ -208,10 +208,10 @@ class Fetcher:
         """Give up a fetch that waits for records, so that new partitions need not wait for it."""
         if self._round == fetch_round and self._followed:
             given_up, self._peer = self._peer, self._connect()
-            self._spawn(given_up.close())
+            self._side_tasks.spawn(given_up.close())
 
     async def _flush(self, followed: _Followed) -> None:
-        """A fetch says that all records before it count: ``flush.messages`` needs an fsync."""
+        """Flush before the next fetch, which tells the leader that all earlier records count."""
         log = followed.replica.log
         try:
             await log.flusher.flush()
@@ -222,22 +222,10 @@ class Fetcher:
         else:
             self._resume(followed)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
-        self._side_tasks[task] = None
-        task.add_done_callback(self._side_task_done)
-
-    def _side_task_done(self, task: "asyncio.Task[None]") -> None:
-        self._side_tasks.pop(task, None)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail(error)
-
     async def close(self) -> None:
         self._followed.clear()
         self._task.cancel()
-        for task in self._side_tasks:
-            task.cancel()
-        await asyncio.gather(self._task, *self._side_tasks, return_exceptions=True)
+        await asyncio.gather(self._task, self._side_tasks.cancel_all(), return_exceptions=True)
         await self._peer.close()
 
     # --- the task ------------------------------------------------------------
@@ -350,7 +338,7 @@ class Fetcher:
     # --- responses -----------------------------------------------------------
 
     def _process(self, response: m.FetchResponse) -> list[_Followed]:
-        """Append what came; returns the partitions whose position is not in the leader's log."""
+        """Append the records; returns the partitions whose position is not in the leader's log."""
         if response.error_code in _SESSION_ERRORS:
             closed = response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
             self._session.restart(closed=closed)
@@ -385,7 +373,7 @@ class Fetcher:
         diverging = data.diverging_epoch
         if diverging.epoch >= 0:
             _log.info(
-                "%s: the leader, broker %d, has epoch %d up to offset %d only; truncating",
+                "Truncating %s: on its leader, broker %d, leader epoch %d ends at offset %d",
                 log.topic_partition,
                 self.leader,
                 diverging.epoch,
@@ -439,7 +427,7 @@ class Fetcher:
         position = followed.next_position()
         if position is None:
             self._session.pause(followed.key)
-            self._spawn(self._flush(followed))
+            self._side_tasks.spawn(self._flush(followed))
         elif position != followed.position or followed.replica.log.log_start != followed.log_start:
             followed.position = position
             self._session.moved(followed.key)
@@ -463,20 +451,24 @@ class Fetcher:
 
     async def _find_range(self, lost: Sequence[_Followed]) -> None:
         """Ask where the leader's logs begin and end, and continue there."""
-        ends = await self._list_offsets(lost, _LATEST)
-        starts = await self._list_offsets(lost, _EARLIEST)
+        ranges = await find_log_ranges(
+            self._peer,
+            self._broker_id,
+            {each.replica.topic_partition: each.following.leader_epoch for each in lost},
+            self._settings.timeout_s,
+        )
         for followed in lost:
             if not followed.is_current:
                 continue
             name = followed.replica.topic_partition
-            start, end = starts.get(name), ends.get(name)
-            if start is None or end is None:
+            if name not in ranges:
                 self._pause(followed, "its offset is out of range, and the leader's are unknown")
                 continue
+            start, end = ranges[name]
             log, following = followed.replica.log, followed.following
             _log.warning(
-                "%s ends at offset %d here, but its leader, broker %d, holds %d to %d (exclusive); "
-                "continuing there",
+                "%s ends at offset %d here, but its leader, broker %d, has offsets %d to %d "
+                "(exclusive); continuing there",
                 name,
                 log.log_end,
                 self.leader,
@@ -487,38 +479,6 @@ class Fetcher:
             self._apply(followed, decide)
             self._session.moved(followed.key)
         self._waiting.serve()
-
-    async def _list_offsets(
-        self, followed: Sequence[_Followed], timestamp: int
-    ) -> dict[tuple[str, int], Offset]:
-        request = m.ListOffsetsRequest
-        answer = await self._peer.request(
-            request(
-                replica_id=self._broker_id,
-                topics=[
-                    request.ListOffsetsTopic(
-                        name=each.replica.topic_partition.topic,
-                        partitions=[
-                            request.ListOffsetsPartition(
-                                partition_index=each.replica.topic_partition.partition,
-                                current_leader_epoch=each.following.leader_epoch,
-                                timestamp=timestamp,
-                            )
-                        ],
-                    )
-                    for each in followed
-                ],
-            ),
-            m.ListOffsetsResponse,
-            api_version=_LIST_OFFSETS_VERSION,
-            timeout_s=self._settings.timeout_s,
-        )
-        return {
-            (topic.name, partition.partition_index): Offset(partition.offset)
-            for topic in answer.topics
-            for partition in topic.partitions
-            if not partition.error_code
-        }
 
 
 def _key(replica: "Replica") -> _Key:

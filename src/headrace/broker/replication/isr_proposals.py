@@ -28,8 +28,7 @@ _log = logging.getLogger("headrace.replication")
 
 _VERSION = 3
 _AGAIN_AFTER_S = 0.05
-# How often a request in flight looks whether another broker is the controller by now: a paused
-# controller never answers.
+# How often to check whether there is another controller: one that is paused never answers.
 _LOOK_AGAIN_S = 0.1
 
 
@@ -59,7 +58,7 @@ class IsrProposals:
         self._refused: dict[Replica, str] = {}  # as last logged
 
     def propose(self, replica: "Replica", proposal: ProposeIsr) -> None:
-        """Ask the controller for an ISR, until it answers."""
+        """Send the proposal to the controller until it answers."""
         self._pending[replica] = proposal
         if self._task is None:
             self._task = self._loop.create_task(self._run())
@@ -103,7 +102,7 @@ class IsrProposals:
             self._answered(replica, proposal, answer)
 
     def _report(self, problem: str | None) -> None:
-        """Log why proposals wait; once, though they are sent again and again."""
+        """Log once why proposals wait: they are sent again and again."""
         if problem is not None and problem != self._problem:
             _log.info("Could not propose ISR changes to the controller: %s. Retrying", problem)
         self._problem = problem
@@ -182,19 +181,21 @@ class IsrProposals:
             effects = leadership.isr_confirmed(proposal, isr, answer.partition_epoch, now)
             self._refused.pop(replica, None)
             if leadership.isr != before:
-                _log.info("ISR of %s: %s, was %s", name, _text(leadership.isr), _text(before))
+                _log.info(
+                    "ISR of %s changed from %s to %s", name, _text(before), _text(leadership.isr)
+                )
         else:
             refusal = IsrRefusal.OUTCOME_UNKNOWN
             if answer is not None:
                 code = error_code(answer.error_code)
                 refusal = refusal_of(code)
                 self._report_refused(replica, f"ISR {_text(proposal.isr)} of {name}: {code.name}")
-            # An unknown outcome gives the same proposal again, which is then sent a little later.
+            # After an unknown outcome the leadership makes the same proposal again.
             effects = leadership.isr_refused(proposal, refusal, now)
         self._effects.carry_out(replica, effects)
 
     def _report_refused(self, replica: "Replica", what: str) -> None:
-        """Log a refusal; once, though a follower that may not join is proposed regularly."""
+        """Log a refusal once: the leader proposes a follower that may not join again and again."""
         if self._refused.get(replica) != what:
             self._refused[replica] = what
             _log.info("The controller refused %s", what)

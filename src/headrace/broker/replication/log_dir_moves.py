@@ -166,7 +166,7 @@ class LogDirMoves:
     # --- start and shutdown --------------------------------------------------
 
     def resume(self) -> None:
-        """Continue the moves that the last shutdown interrupted, of partitions hosted by now."""
+        """Continue the moves that the last shutdown interrupted, if the partitions are hosted."""
         for topic_partition in list(self._logs.unfinished_moves):
             replica = self._replicas.get(*topic_partition)
             if replica is not None:

@@ -114,7 +114,7 @@ class ReplicaManager(HostedReplicas):
             await self._replication.stop()
 
     def live_brokers_changed(self, replicas: Iterable[Replica]) -> None:
-        """Brokers have left, or an ISR may have a member that has left before."""
+        """Check these replicas: a follower may have left the cluster."""
         if self._replication is not None:
             self._replication.check_live(replicas)
 
@@ -133,8 +133,9 @@ class ReplicaManager(HostedReplicas):
     def lead_or_follow(self, state: PartitionState, *, is_new: bool) -> ErrorCode:
         """Host the partition, and take the role that ``state`` gives to this broker.
 
-        Nothing changes if the leader epoch is not higher than the known one, or if another topic
-        had that name. ``is_new``: the partition has no records yet, so this broker may create it.
+        Nothing changes unless the leader epoch is higher than the known one, or if the log here
+        belongs to another topic. ``is_new``: the partition has no records yet, so that this broker
+        may create its log.
         """
         try:
             effects = self._lead_or_follow(state, is_new=is_new)
@@ -214,7 +215,7 @@ class ReplicaManager(HostedReplicas):
         replica = self.get(*topic_partition)
         if replica is None:
             if delete:
-                self._logs.delete(topic_partition)  # one that was not hosted, or not opened
+                self._logs.delete(topic_partition)  # its log is not open
             return ErrorCode.NONE
         if replica.log.offline is not None and not delete:
             return ErrorCode.KAFKA_STORAGE_ERROR

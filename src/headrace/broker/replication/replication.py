@@ -92,7 +92,7 @@ class Replication:
             self._replicas.effects.carry_out(replica, effects)
 
     def check_live(self, replicas: Iterable["Replica"]) -> None:
-        """Do not wait for followers that are not registered any longer."""
+        """Stop waiting for followers that are no longer registered."""
         live = self._metadata.current.brokers
         for replica in replicas:
             leadership = replica.leadership

@@ -1,7 +1,7 @@
 """The throttles of replication: what this broker sends as leader, and fetches as follower.
 
-They hold back only replicas that the topic's settings name and that are not in sync. So a move of
-partitions leaves room for clients, and replicas in sync are never late because of it.
+They slow down only replicas that the topic's settings name and that are not in sync. So a move of
+partitions leaves room for clients, and replicas stay in sync.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Throttle:
-    """One direction. The rate is read at each use, so that a new one counts at once."""
+    """One direction. The rate is read at each use, so that a change takes effect at once."""
 
     def __init__(
         self, quota: ReplicationQuota, rate: Callable[[], int], loop: asyncio.AbstractEventLoop
@@ -44,5 +44,5 @@ def throttle(config: "Callable[[], BrokerConfig]", side: str) -> Throttle:
 
 
 def names_replica(setting: tuple[str, ...], partition: int, broker_id: int) -> bool:
-    """Whether a topic's list of throttled replicas has that of a partition on a broker."""
+    """Whether a topic's list of throttled replicas names the partition's replica on a broker."""
     return setting == ("*",) or f"{partition}:{broker_id}" in setting

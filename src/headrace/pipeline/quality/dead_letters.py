@@ -3,7 +3,6 @@
 No letter is ever deleted: another table beside the letters holds what was decided about each.
 """
 
-import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ import pyarrow.compute as pc
 
 from headrace.pipeline.quality.letters import Decision, Identity, Letter, Wanted, each_once
 from headrace.pipeline.warehouse.batch import Batch
-from headrace.pipeline.warehouse.files import PartitionedFiles
+from headrace.pipeline.warehouse.files import PartitionedFiles, unique_name
 from headrace.pipeline.warehouse.storage import Location, location_of
 from headrace.pipeline.warehouse.table import Table, now_ms, open_or_create, open_table
 from headrace.pipeline.warehouse.tasks import DEAD_LETTERS
@@ -124,7 +123,7 @@ class LetterTable(NamedTuple):
         ]
         location = self.directory / DECISIONS
         table = open_or_create(location, _DECISIONS_SCHEMA, [])
-        files = PartitionedFiles(location, _DECISIONS_SCHEMA, uuid.uuid4().hex[:12])
+        files = PartitionedFiles(location, _DECISIONS_SCHEMA, unique_name())
         files.add((), pa.RecordBatch.from_pylist(rows, _DECISIONS_SCHEMA))
         table.commit(Batch((), files.finish(), _DECISIONS_SCHEMA, at_ms))
 

@@ -5,7 +5,6 @@ old files and adds the new one, and all rewrites of a table carry the same txn I
 rewrites at once one is refused.
 """
 
-import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
@@ -15,7 +14,7 @@ import pyarrow as pa
 
 from headrace.pipeline.errors import CommitRefused, LoadStopped
 from headrace.pipeline.warehouse.batch import PartitionValues, TableFile
-from headrace.pipeline.warehouse.files import PartitionedFiles
+from headrace.pipeline.warehouse.files import PartitionedFiles, unique_name
 from headrace.pipeline.warehouse.rows import EVENT_DATE
 from headrace.pipeline.warehouse.storage import Location
 from headrace.pipeline.warehouse.table import ORPHAN_AGE_H_MIN, Table, now_ms
@@ -79,9 +78,7 @@ def compact_closed(table: Table) -> Compacted:
 
 def _join(table: Table, group: list[TableFile]) -> Compacted:
     written_at_ms = now_ms()
-    files = PartitionedFiles(
-        table.location, table.file_schema(), f"compacted-{uuid.uuid4().hex[:12]}"
-    )
+    files = PartitionedFiles(table.location, table.file_schema(), f"compacted-{unique_name()}")
     try:
         _copy(table, group, files)
         finished = files.finish()

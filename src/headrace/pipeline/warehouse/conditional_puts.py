@@ -5,7 +5,6 @@ A commit to a Delta table is a file that must not exist yet. A server that ignor
 lets several threads create the same small table first, with the client that commits later.
 """
 
-import uuid
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
@@ -14,6 +13,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.schema import PrimitiveType
 
 from headrace.pipeline.errors import LoadStopped, reason
+from headrace.pipeline.warehouse.files import unique_name
 from headrace.pipeline.warehouse.storage import Location
 
 _WRITERS = 4
@@ -27,7 +27,7 @@ def check_conditional_puts(location: Location) -> None:
         return  # files and HDFS create a file once
     with ThreadPoolExecutor(_WRITERS) as pool:
         for _ in range(_ROUNDS):
-            name = f"_headrace_probe_{uuid.uuid4().hex[:12]}"
+            name = f"_headrace_probe_{unique_name()}"
             start = Barrier(_WRITERS)
             found = list(pool.map(_create, [location / name] * _WRITERS, [start] * _WRITERS))
             location.delete_directory(name)

@@ -6,6 +6,7 @@ the same file. A file belongs to the table only after the driver has committed i
 
 import contextlib
 import json
+import uuid
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,6 +24,11 @@ _WAITING_BYTES_MAX = 192 << 20
 # Minimum and maximum of these columns are kept in the table's log. All are exact: no text is cut,
 # and no time is rounded, so no reader skips a file that it needs.
 STATS_COLUMNS = ("_topic", "_topic_id", "_partition", "_offset")
+
+
+def unique_name() -> str:
+    """A name for the files of one batch that no other batch uses."""
+    return uuid.uuid4().hex[:12]
 
 
 class _Part:

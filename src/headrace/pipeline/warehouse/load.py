@@ -6,7 +6,6 @@ continues from the table; two loads of one table at once share the work without 
 
 import logging
 import time
-import uuid
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ from headrace.pipeline.warehouse.bad_share import BadShare
 from headrace.pipeline.warehouse.batch import Batch, NewFile
 from headrace.pipeline.warehouse.compaction import Compacted, compact_closed
 from headrace.pipeline.warehouse.conditional_puts import check_conditional_puts
-from headrace.pipeline.warehouse.files import PartitionedFiles
+from headrace.pipeline.warehouse.files import PartitionedFiles, unique_name
 from headrace.pipeline.warehouse.letter_topic import send_letters
 from headrace.pipeline.warehouse.offsets import Bounds, Decision, Span, lost_span, pending_span
 from headrace.pipeline.warehouse.planning import (
@@ -189,7 +188,7 @@ class Load:
             self._table.file_schema(),
             in_tasks(removed),
             tuple(spans),
-            f"reloaded-{uuid.uuid4().hex[:12]}",
+            f"reloaded-{unique_name()}",
         ).run(self._spark)
         self._commit_letters(results, rows.loaded_at_ms)
         files = tuple(file for result in results for file in result.files)
@@ -256,9 +255,7 @@ class Load:
         )
         log.warning("%s", reason)
         written_at = now_ms()
-        letters = PartitionedFiles(
-            self._location / DEAD_LETTERS, DEAD_LETTER_SCHEMA, uuid.uuid4().hex
-        )
+        letters = PartitionedFiles(self._location / DEAD_LETTERS, DEAD_LETTER_SCHEMA, unique_name())
         letters.add((), lost_letter(*lost, written_at, reason))
         self._commit_letters([TaskResult((), letters.finish(), 0, 0)], written_at)
         rows = self._row_settings(written_at)
@@ -289,7 +286,7 @@ class Load:
             batch, self._parallelism(), self._bytes_per_record, self._settings.limits
         )
         job = Job(
-            uuid.uuid4().hex[:12],
+            unique_name(),
             self._location,
             self._source,
             self._columns,

@@ -4,7 +4,6 @@ A table with the partition column ``event_date`` loses whole partitions, and no 
 Another table is judged by the timestamps of its records: files with old and new rows are rewritten.
 """
 
-import uuid
 from datetime import UTC, date, datetime, time
 from typing import NamedTuple
 
@@ -14,7 +13,7 @@ import pyarrow.compute as pc
 from headrace.pipeline.errors import CommitRefused, LoadStopped
 from headrace.pipeline.warehouse.batch import NewFile, TableFile
 from headrace.pipeline.warehouse.compaction import rows_of
-from headrace.pipeline.warehouse.files import PartitionedFiles
+from headrace.pipeline.warehouse.files import PartitionedFiles, unique_name
 from headrace.pipeline.warehouse.rows import EVENT_DATE
 from headrace.pipeline.warehouse.table import Table, now_ms
 
@@ -69,7 +68,7 @@ def _plan(table: Table, day: date) -> tuple[list[TableFile], PartitionedFiles | 
             f"{_TIMESTAMP}, so the age of its rows is unknown"
         )
     limit = pa.scalar(datetime.combine(day, time(), UTC), schema.field(_TIMESTAMP).type)
-    files = PartitionedFiles(table.location, schema, f"kept-{uuid.uuid4().hex[:12]}")
+    files = PartitionedFiles(table.location, schema, f"kept-{unique_name()}")
     removed = []
     try:
         for file in table.files():

@@ -63,7 +63,7 @@ async def test_a_deletion_waits_for_a_dead_replica_and_goes_on_when_it_returns(c
         await until(lambda: 3 not in controller.metadata.brokers)
         (answer,) = await controller.delete_topics(["t"], timeout_s=5)
         assert isinstance(answer, TopicState)
-        assert "deleted completely once these brokers are back: 3" in caplog.text
+        assert "will be completely deleted when these brokers are back: 3" in caplog.text
         assert cluster.brokers[2].deleted == [T0]
         assert await nodes_of(cluster) != []
         (refused,) = await controller.create_topics([NewTopic("t", 1, 1)], timeout_s=5)

@@ -4,27 +4,25 @@ import pytest
 
 from headrace.coordination import paths, values
 from headrace.coordination.tree import ANY_VERSION
-from headrace.core.topics import NewTopic
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import TopicPartition
 from headrace.wire import messages as m
 from tests.fakes.standin import in_loop
-from tests.fakes.told_brokers import proposal, told_cluster, until
+from tests.fakes.told_brokers import (
+    make_topic,
+    proposal,
+    told_cluster,
+    until,
+)
 
 T0 = TopicPartition("t", 0)
-
-
-async def make(controller, *replicas, name="t"):
-    assigned = list(enumerate(replicas or [(1, 2, 3)]))
-    (answer,) = await controller.create_topics([NewTopic(name, assignments=assigned)], timeout_s=5)
-    return answer.topic
 
 
 @in_loop
 async def test_a_proposal_from_an_outdated_or_unknown_broker_is_refused_as_a_whole():
     async with told_cluster() as cluster:
         controller = await cluster.start(1)
-        await make(controller)
+        await make_topic(controller)
         epoch = cluster.entries[1].broker_epoch
         for broker_id, broker_epoch in ((1, epoch - 1), (9, epoch)):
             with pytest.raises(Rejected) as refused:
@@ -38,7 +36,7 @@ async def test_a_proposal_from_an_outdated_or_unknown_broker_is_refused_as_a_who
 async def test_a_proposal_sent_again_is_answered_with_its_result():
     async with told_cluster() as cluster:
         controller = await cluster.start(1)
-        await make(controller)
+        await make_topic(controller)
         epoch = cluster.entries[1].broker_epoch
         wanted = proposal(controller, "t", (1, 2))
         first = await controller.alter_isr(1, epoch, [wanted])
@@ -52,8 +50,8 @@ async def test_a_proposal_sent_again_is_answered_with_its_result():
 async def test_one_stale_state_does_not_stop_the_others(caplog):
     async with told_cluster() as cluster:
         controller = await cluster.start(1)
-        await make(controller)
-        await make(controller, name="u")
+        await make_topic(controller)
+        await make_topic(controller, name="u")
         session = cluster.session()
         strange = values.encode_state(
             controller.metadata.topics["t"].partitions[0]._replace(isr=(1, 3)), 1
@@ -82,7 +80,7 @@ async def test_one_stale_state_does_not_stop_the_others(caplog):
 async def test_a_broker_that_shuts_down_gives_up_leaderships_first():
     async with told_cluster() as cluster:
         controller = await cluster.start(1)
-        await make(controller, (3, 1), (1, 3), (3,))
+        await make_topic(controller, (3, 1), (1, 3), (3,))
         epoch = cluster.entries[3].broker_epoch
         assert await controller.shut_down(3, epoch) == []
         assert await controller.term.channels.acknowledged(5)
@@ -113,7 +111,7 @@ async def test_a_broker_that_shuts_down_gives_up_leaderships_first():
 async def test_the_next_controller_elects_no_broker_that_shuts_down():
     async with told_cluster() as cluster:
         controller = await cluster.start(1)
-        await make(controller, (3, 1), name="t")
+        await make_topic(controller, (3, 1), name="t")
         for _ in range(2):  # a broker may shut down more than once
             assert await controller.shut_down(3, cluster.entries[3].broker_epoch) == []
         await cluster.session().delete(paths.CONTROLLER, ANY_VERSION)
@@ -134,7 +132,7 @@ async def test_the_next_controller_elects_no_broker_that_shuts_down():
 async def test_a_broker_that_nobody_can_replace_must_stay():
     async with told_cluster() as cluster:
         controller = await cluster.start(1)
-        await make(controller, (3, 2))
+        await make_topic(controller, (3, 2))
         cluster.crash(2)
         await until(lambda: controller.metadata.topics["t"].partitions[0].isr == (3,))
         assert await controller.shut_down(3, cluster.entries[3].broker_epoch) == [T0]
@@ -151,7 +149,7 @@ async def test_a_broker_that_nobody_can_replace_must_stay():
 async def test_a_failed_log_directory_gives_its_partitions_other_leaders():
     async with told_cluster() as cluster:
         controller = await cluster.start(2)
-        await make(controller, (1, 2), (2, 1), (1, 3))
+        await make_topic(controller, (1, 2), (2, 1), (1, 3))
         cluster.brokers[1].offline |= {T0, TopicPartition("t", 1)}
         session = cluster.session()
         event = values.encode_log_dir_event(1)
@@ -173,7 +171,7 @@ async def test_a_failed_log_directory_gives_its_partitions_other_leaders():
 async def test_leaders_return_to_preferred_replicas_on_request_and_by_kafkas_node():
     async with told_cluster() as cluster:
         controller = await cluster.start(2)
-        await make(controller)
+        await make_topic(controller)
         cluster.crash(1)
         await until(lambda: cluster.brokers[3].leader_of("t") == 2)
         await cluster.register(1)
@@ -197,28 +195,10 @@ async def test_leaders_return_to_preferred_replicas_on_request_and_by_kafkas_nod
 
 
 @in_loop
-async def test_leaders_return_to_preferred_replicas_automatically():
-    settings = {
-        "leader.imbalance.check.interval.seconds": "1",
-        "leader.imbalance.per.broker.percentage": "10",
-    }
-    async with told_cluster(settings=settings) as cluster:
-        controller = await cluster.start(2)
-        await make(controller)
-        cluster.crash(1)
-        await until(lambda: cluster.brokers[3].leader_of("t") == 2)
-        await cluster.register(1)
-        await until(lambda: 1 in controller.metadata.brokers)
-        epoch = cluster.entries[2].broker_epoch
-        await controller.alter_isr(2, epoch, [proposal(controller, "t", (2, 3, 1))])
-        await until(lambda: cluster.brokers[3].leader_of("t") == 1)
-
-
-@in_loop
 async def test_an_unclean_election_needs_the_topics_permission_or_a_request():
     async with told_cluster() as cluster:
         controller = await cluster.start(2)
-        await make(controller, (1, 2))
+        await make_topic(controller, (1, 2))
         epoch = cluster.entries[1].broker_epoch
         await controller.alter_isr(1, epoch, [proposal(controller, "t", (1,))])
         cluster.crash(1)
@@ -232,7 +212,7 @@ async def test_an_unclean_election_needs_the_topics_permission_or_a_request():
 async def test_a_notice_of_changed_isrs_makes_the_controller_read_them():
     async with told_cluster() as cluster:
         controller = await cluster.start(1)
-        await make(controller)
+        await make_topic(controller)
         session = cluster.session()
         state = controller.metadata.topics["t"].partitions[0]._replace(isr=(1, 2))
         await session.set(paths.state("t", 0), values.encode_state(state, 1), ANY_VERSION)

@@ -7,20 +7,19 @@ import pytest
 
 from headrace.coordination import paths, values
 from headrace.coordination.tree import ANY_VERSION
-from headrace.core.topics import NewTopic
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import TopicPartition
 from headrace.wire import messages as m
 from tests.fakes.standin import in_loop
-from tests.fakes.told_brokers import LIMIT_S, proposal, told_cluster, until
+from tests.fakes.told_brokers import (
+    LIMIT_S,
+    make_topic,
+    proposal,
+    told_cluster,
+    until,
+)
 
 T0 = TopicPartition("t", 0)
-
-
-async def make(controller, *replicas, name="t"):
-    assigned = list(enumerate(replicas or [(1, 2)]))
-    (answer,) = await controller.create_topics([NewTopic(name, assignments=assigned)], timeout_s=5)
-    return answer.topic
 
 
 async def alter(controller, target, each=T0, **options):
@@ -62,7 +61,7 @@ async def settled(controller):
 async def test_a_partition_moves_in_kafkas_steps():
     async with told_cluster() as cluster:
         controller = await cluster.start(1)
-        await make(controller)
+        await make_topic(controller, (1, 2))
         assert await alter(controller, [3, 2]) is None
         topic, state = await stored(cluster)
         assert (topic.replicas, topic.adding, topic.removing) == ([(3, 2, 1)], {0: (3,)}, {0: (1,)})
@@ -98,7 +97,7 @@ async def test_a_partition_moves_in_kafkas_steps():
 async def test_replicas_are_removed_at_once_if_the_others_are_in_sync():
     async with told_cluster() as cluster:
         controller = await cluster.start(1)
-        await make(controller, (1, 2, 3))
+        await make_topic(controller, (1, 2, 3))
         assert await alter(controller, [2]) is None
         await settled(controller)
         topic, state = await stored(cluster)
@@ -110,7 +109,7 @@ async def test_replicas_are_removed_at_once_if_the_others_are_in_sync():
 async def test_another_order_only_changes_the_preferred_leader():
     async with told_cluster() as cluster:
         controller = await cluster.start(1)
-        await make(controller)
+        await make_topic(controller, (1, 2))
         assert await alter(controller, [2, 1]) is None
         await settled(controller)
         topic, state = await stored(cluster)
@@ -126,7 +125,7 @@ async def test_another_order_only_changes_the_preferred_leader():
 async def test_a_cancelled_move_leaves_the_old_replicas():
     async with told_cluster(1, 2, 3, 4) as cluster:
         controller = await cluster.start(1)
-        await make(controller)
+        await make_topic(controller, (1, 2))
         await alter(controller, [3, 4])
         await join(cluster, controller, (1, 2, 3))
         assert (await alter(controller, None)) is None
@@ -142,7 +141,7 @@ async def test_a_cancelled_move_leaves_the_old_replicas():
 async def test_a_cancelled_move_takes_leadership_from_the_new_replica():
     async with told_cluster(1, 2, 3, 4) as cluster:
         controller = await cluster.start(4)
-        await make(controller)
+        await make_topic(controller, (1, 2))
         await alter(controller, [3, 4, 2])
         await join(cluster, controller, (1, 2, 3))
         await controller.elect_leaders([T0], unclean=False)
@@ -157,7 +156,7 @@ async def test_a_cancelled_move_takes_leadership_from_the_new_replica():
 async def test_a_second_move_of_a_partition_replaces_the_first():
     async with told_cluster(1, 2, 3, 4) as cluster:
         controller = await cluster.start(1)
-        await make(controller)
+        await make_topic(controller, (1, 2))
         await alter(controller, [3, 2])
         await join(cluster, controller, (1, 2))
         assert await alter(controller, [4, 2]) is None
@@ -174,7 +173,7 @@ async def test_a_second_move_of_a_partition_replaces_the_first():
 async def test_each_partition_of_a_request_has_its_own_answer():
     async with told_cluster() as cluster:
         controller = await cluster.start(1)
-        await make(controller, (1, 2), (2, 1))
+        await make_topic(controller, (1, 2), (2, 1))
         answers = await controller.reassignments.alter(
             {T0: [3], TopicPartition("t", 1): [9], TopicPartition("no", 0): [3]},
             may_change_factor=True,
@@ -192,7 +191,7 @@ async def test_each_partition_of_a_request_has_its_own_answer():
 async def test_a_target_that_is_not_alive_does_not_end_the_move_until_it_returns():
     async with told_cluster() as cluster:
         controller = await cluster.start(1)
-        await make(controller)
+        await make_topic(controller, (1, 2))
         await alter(controller, [3])
         cluster.crash(3)
         await until(lambda: 3 not in controller.metadata.brokers)
@@ -209,7 +208,7 @@ async def test_a_target_that_is_not_alive_does_not_end_the_move_until_it_returns
 async def test_a_source_may_die_during_the_move():
     async with told_cluster() as cluster:
         controller = await cluster.start(2)
-        await make(controller)
+        await make_topic(controller, (1, 2))
         await alter(controller, [3, 2])
         cluster.crash(1)
         await until(lambda: (controller.metadata.partition(*T0)).leader == 2)
@@ -223,7 +222,7 @@ async def test_a_source_may_die_during_the_move():
 async def test_a_topic_is_deleted_while_it_is_reassigned():
     async with told_cluster() as cluster:
         controller = await cluster.start(1)
-        await make(controller)
+        await make_topic(controller, (1, 2))
         session = cluster.session()
         await session.create(paths.REASSIGN_PARTITIONS, values.encode_reassignment({T0: (3,)}))
         await until(lambda: controller.reassignments.in_progress)
@@ -242,7 +241,7 @@ async def test_a_topic_is_deleted_while_it_is_reassigned():
 async def test_a_request_in_the_tree_is_carried_out_and_deleted_in_the_end(caplog):
     async with told_cluster() as cluster:
         controller = await cluster.start(1)
-        await make(controller, (1, 2), (1, 2), (1, 2))
+        await make_topic(controller, (1, 2), (1, 2), (1, 2))
         session = cluster.session()
         targets = {
             T0: (3, 2),
@@ -272,7 +271,7 @@ async def test_a_request_in_the_tree_is_carried_out_and_deleted_in_the_end(caplo
 async def test_a_request_by_api_replaces_one_in_the_tree():
     async with told_cluster() as cluster:
         controller = await cluster.start(1)
-        await make(controller)
+        await make_topic(controller, (1, 2))
         session = cluster.session()
         await session.create(paths.REASSIGN_PARTITIONS, values.encode_reassignment({T0: (3, 2)}))
         await until(lambda: controller.reassignments.in_progress)
@@ -285,7 +284,7 @@ async def test_a_request_by_api_replaces_one_in_the_tree():
 async def test_an_unreadable_request_in_the_tree_breaks_nothing(caplog):
     async with told_cluster() as cluster:
         controller = await cluster.start(1)
-        await make(controller)
+        await make_topic(controller, (1, 2))
         session = cluster.session()
         await session.create(paths.REASSIGN_PARTITIONS, b'{"partitions":[{"topic":"t"}]}')
         await until(lambda: "Correct or delete that node" in caplog.text)
@@ -300,7 +299,7 @@ async def test_the_next_controller_goes_on(dies, caplog):
     caplog.set_level(logging.INFO)
     async with told_cluster() as cluster:
         controller = await cluster.start(1)
-        await make(controller)
+        await make_topic(controller, (1, 2))
         session = cluster.session()
         await session.create(paths.REASSIGN_PARTITIONS, values.encode_reassignment({T0: (3, 2)}))
         await until(lambda: controller.reassignments.in_progress)

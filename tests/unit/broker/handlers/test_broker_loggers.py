@@ -20,9 +20,11 @@ from tests.fakes.config_requests import (
 
 @pytest.fixture
 def a_logger():
-    logger = logging.getLogger("headrace.storage")
+    logger, parent = logging.getLogger("headrace.storage"), logging.getLogger("headrace")
+    levels = logger.level, parent.level
     yield logger
-    logger.setLevel(logging.NOTSET)
+    logger.setLevel(levels[0])
+    parent.setLevel(levels[1])  # otherwise later tests do not see log lines of level INFO
 
 
 def test_log_levels_can_be_listed_set_and_deleted(a_logger):
