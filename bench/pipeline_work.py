@@ -3,7 +3,7 @@
     python -m bench.pipeline_work ADDRESS WAREHOUSE COMMIT_AGE_S
 
 Prints a line of JSON for every batch of a query and every commit of the load: who, when, how long,
-and how far it read. Ends when its input ends.
+and how far it read. A line of input stops the load, or starts it again. Ends when its input ends.
 """
 
 import json
@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from headrace.pipeline.raw import keep_events_loaded
 from headrace.pipeline.runner.directory import PipelineDirectory
@@ -47,27 +48,49 @@ def main(address: str, warehouse: Path, commit_age_s: float) -> None:
     source = {"kafka.bootstrap.servers": address}
     settings = RunSettings(warehouse, source)
     stop = threading.Event()
-
-    def wait_for_end() -> None:
-        sys.stdin.read()
-        stop.set()
-
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as scratch:
         spark = start_session(Path(scratch), master="local[2]", name="bench", is_short=False)
-        loads = threading.Thread(
-            target=keep_events_loaded,
-            args=(spark, source, warehouse, commit_age_s, _tell_commit, stop),
-        )
-        waiting = threading.Thread(target=wait_for_end, daemon=True)
-        for thread in (loads, waiting):
-            thread.start()
+        loads = _Loads(spark, source, warehouse, commit_age_s)
+
+        def obey() -> None:
+            for _ in sys.stdin:
+                loads.toggle()
+            stop.set()
+
+        threading.Thread(target=obey, daemon=True).start()
+        loads.toggle()
         try:
             for batch in run(JOBS, spark, settings, stop):
                 _tell_batch(batch, settings)
         finally:
-            stop.set()
-            loads.join()
+            loads.stop()
             spark.stop()
+
+
+class _Loads:
+    """The load of all topics, which can be stopped and started again."""
+
+    def __init__(
+        self, spark: Any, source: Mapping[str, str], warehouse: Path, commit_age_s: float
+    ) -> None:
+        self._given = (spark, source, warehouse, commit_age_s, _tell_commit)
+        self._running: tuple[threading.Thread, threading.Event] | None = None
+
+    def toggle(self) -> None:
+        if self._running is not None:
+            self.stop()
+            return
+        over = threading.Event()
+        thread = threading.Thread(target=keep_events_loaded, args=(*self._given, over))
+        self._running = (thread, over)
+        thread.start()
+
+    def stop(self) -> None:
+        if self._running is not None:
+            thread, over = self._running
+            self._running = None
+            over.set()
+            thread.join()
 
 
 if __name__ == "__main__":

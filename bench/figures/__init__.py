@@ -56,6 +56,7 @@ FIGURES: dict[str, Callable[[Run], list[Row]]] = {
     "spark-filter": spark.filtering,
     "readers": spark.readers,
     "pipeline-live": pipeline.live,
+    "pipeline-catch-up": pipeline.catching_up,
     "pipeline-state": pipeline.week,
     "warehouse-load": warehouse.loading,
     "warehouse-commits": warehouse.committing,

@@ -46,6 +46,8 @@ class _Limits(NamedTuple):
     alert_s: float
 
 
+_CATCH_UP_RATE = 5_000
+
 _LIMITS = (_Limits(20_000, 30, 6), _Limits(5_000, 10, 5))
 
 
@@ -83,6 +85,36 @@ def live(run: Run) -> list[Row]:
             )
             for metric in found
         ]
+    return rows
+
+
+def catching_up(run: Run) -> list[Row]:
+    """The freshness of the jobs while a load that was stopped for an hour catches up.
+
+    Compared with the freshness before it was stopped, with the load running.
+    """
+    samples = Samples("pipeline-catch-up")
+    ratio = "jobs, freshness p99: while the load catches up / before"
+    measured_s = run.sized(300, 60)
+    with _running(run, _CATCH_UP_RATE) as watched:
+        time.sleep(run.sized(120, 60))  # the JVM compiles in the first batches
+        watched.begin()
+        time.sleep(measured_s)
+        before = watched.end()
+        watched.toggle_load()
+        time.sleep(run.sized(3_600, 60))  # the load is stopped
+        watched.begin()
+        watched.toggle_load()
+        time.sleep(measured_s)
+        after = watched.end()
+    run.say(f"pipeline-catch-up before {json.dumps(before)}, after {json.dumps(after)}")
+    samples.add("headrace", ratio, after[_COMPUTED] / before[_COMPUTED])
+    for name, found in (("before", before), ("while it catches up", after)):
+        samples.add("headrace", f"{_COMPUTED} {name}", found[_COMPUTED])
+        samples.add("headrace", f"{_ALERTED} {name}", found[_ALERTED])
+    rows = [samples.row(ratio, "×", value_at_most(1.2))]
+    for name in ("before", "while it catches up"):
+        rows += [samples.row(f"{metric} {name}", "s") for metric in (_COMPUTED, _ALERTED)]
     return rows
 
 
@@ -188,6 +220,12 @@ class _Watched:
         _end(self._work)
         for thread in self._threads:
             thread.join()
+
+    def toggle_load(self) -> None:
+        """Stop the load, or start it again."""
+        assert self._work.stdin is not None
+        self._work.stdin.write("\n")
+        self._work.stdin.flush()
 
     def begin(self) -> None:
         with self._lock:

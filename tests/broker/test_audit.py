@@ -8,16 +8,21 @@ from confluent_kafka import Producer
 from deltalake import DeltaTable
 
 from headrace.client.cluster import ClientSettings
-from headrace.model.audit import AUDIT_TOPIC, MinuteCounts
+from headrace.model.audit import AUDIT_TOPIC, MinuteCounts, reader_name
 from headrace.model.ids import TopicPartition, id_to_text
 from headrace.pipeline.quality.audit import FINDINGS, audit, keep
 from headrace.pipeline.quality.balance import totals
+from headrace.pipeline.runner.directory import PipelineDirectory
 from headrace.pipeline.warehouse.batch import Batch
 from headrace.pipeline.warehouse.files import PartitionedFiles
 from headrace.pipeline.warehouse.offsets import Span
 from headrace.pipeline.warehouse.rows import DEAD_LETTER_SCHEMA, METADATA_COLUMNS
 from headrace.pipeline.warehouse.table import open_or_create
 from headrace.spark.cluster import Cluster
+from headrace.spark.fetching import RangeReader
+from headrace.spark.offsets import Range
+from headrace.spark.options import FetchSettings
+from headrace.spark.read_counts import ReadCounts
 from headrace.testing import Broker
 
 MINUTE = 1_700_000_040_000
@@ -156,3 +161,52 @@ def test_findings_are_kept_for_reports(broker, cluster, tmp_path):
     assert {(row["tier"], row["topic"], row["expected"], row["found"]) for row in rows} == {
         ("broker", "views", 6, 6)
     }
+
+
+def read_as_a_job(warehouse, cluster, ranges, *, end, query_id="id"):
+    """What a query of the pipeline ``shop`` leaves behind when it has read these offsets."""
+    reader = ReadCounts(cluster, reader_name("shop", "10s", query_id), 0)
+    place = TopicPartition("views", 0)
+    for first, offset_end in ranges:
+        range_ = Range(place, first, offset_end)
+        reader.begin(range_)
+        for records in RangeReader(cluster, range_, topic_id(cluster), FetchSettings()):
+            reader.add(range_, records)
+    for _ in range(2):  # a task that runs again
+        reader.publish({"views": topic_id(cluster)})
+    directory = PipelineDirectory(warehouse / "_pipelines" / "shop")
+    for name, text in (("commits", "v1\n{}"), ("offsets", f'v1\n{{}}\n{{"views":{{"0":{end}}}}}')):
+        path = directory.checkpoint("10s") / name / "0"
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    directory.record({}, {"10s": "id"})
+
+
+def test_what_jobs_read_is_compared_with_the_log(broker, cluster, tmp_path):
+    produce(broker, MinuteCounts("test", "1"), TIMES)
+    read_as_a_job(tmp_path, cluster, [(0, 4), (4, 8)], end=8)
+
+    sent, read = totals(audit(cluster, tmp_path))
+
+    assert (sent.tier, sent.found) == ("broker", 12)
+    assert (read.tier, read.name, read.topic) == ("job", "shop/10s", "views")
+    assert (read.expected, read.found, read.missing, read.surplus) == (8, 8, 0, 0)
+
+
+def test_records_that_a_job_left_out_are_missing_in_their_minute(broker, cluster, tmp_path):
+    produce(broker, MinuteCounts("test", "1"), TIMES)
+    read_as_a_job(tmp_path, cluster, [(0, 4), (7, 12)], end=12)
+
+    uneven = [one for one in audit(cluster, tmp_path) if not one.is_even]
+
+    assert [(one.tier, one.minute_ms - MINUTE, one.missing) for one in uneven] == [
+        ("job", 0, 2),
+        ("job", 60_000, 1),
+    ]
+
+
+def test_a_query_that_was_started_over_is_not_compared_with_its_past(broker, cluster, tmp_path):
+    produce(broker, MinuteCounts("test", "1"), TIMES)
+    read_as_a_job(tmp_path, cluster, [(0, 12)], end=12, query_id="before --reset")
+
+    assert [one.tier for one in totals(audit(cluster, tmp_path))] == ["broker"]

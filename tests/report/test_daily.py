@@ -82,6 +82,8 @@ def test_the_numbers_are_those_of_the_tables(document, warehouse):
     assert f"Failed requests {share * 100:.1f} %" in text
     assert "Every record was loaded once." in text
     assert "All tiers hold what they should." in text
+    for tier in ("broker", "table raw/page-views", "job activity/10s", "job security/1s"):
+        assert f"page-views {tier} 100 100 0 0" in " ".join(text.split()), tier
 
 
 def test_dead_letters_are_counted_once_and_by_the_day_of_their_neighbors(document):

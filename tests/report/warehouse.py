@@ -214,9 +214,10 @@ def _write_jobs(directory, dice, end):
     ]
     write_job(directory, "service_alerts", alerts, 0, LOADED)
     found = [
-        {"checked_at": LOADED, "tier": tier, "name": "", "topic": "page-views", "minute": START,
+        {"checked_at": LOADED, "tier": tier, "name": name, "topic": "page-views", "minute": START,
          "expected": 100, "found": 100, "doubled": 0}
-        for tier in ("broker", "table")
+        for tier, name in (("broker", ""), ("table", "raw/page-views"), ("job", "activity/10s"),
+                           ("job", "security/1s"))
     ]  # fmt: skip
     write_deltalake(str(directory / "audit"), pa.Table.from_pylist(found))
 

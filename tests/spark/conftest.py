@@ -5,8 +5,10 @@ topics with unique names and do not delete them.
 """
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +148,34 @@ def read_stream(spark: Any, bootstrap: str) -> Callable[..., Any]:
         return with_options(spark.readStream.format("headrace"), bootstrap, options).load()
 
     return load
+
+
+class SmallDisk:
+    """A disk of a few megabytes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def fill(self) -> None:
+        with (self.path / "filler").open("wb", buffering=0) as file, suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+
+    def empty(self) -> None:
+        (self.path / "filler").unlink()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=20m", "tmpfs", str(disk)]
+    if subprocess.run(mount, stderr=subprocess.DEVNULL).returncode:
+        pytest.skip("cannot mount a small disk here")
+    try:
+        yield SmallDisk(disk)
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
 @pytest.fixture

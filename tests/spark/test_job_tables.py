@@ -3,6 +3,7 @@
 import pytest
 
 from headrace.pipeline.tables import BatchName, JobTable, Rules
+from headrace.pipeline.warehouse.table import open_table
 
 pytestmark = pytest.mark.spark
 
@@ -48,3 +49,15 @@ def test_folding_keeps_the_newest_batch_apart(appended, spark):
     assert rows_of(appended, spark, before=batch(2)) == {"/a": 2, "/0": 10, "/1": 10}
     assert appended.append(spark.createDataFrame([("/a", 1)], SCHEMA), batch(2)).is_repeated
     assert not appended.fold(spark, files_min=100)
+
+
+def test_folding_forgets_deleted_keys(spark, tmp_path):
+    table = JobTable(tmp_path / "pages", Rules(("page",)))
+    for number, deleted in enumerate((False, False, True, False)):
+        rows = [("/a", number, deleted), (f"/{number}", number, False)]
+        rows = spark.createDataFrame(rows, f"{SCHEMA}, _deleted boolean")
+        table.append(rows.where(f"page <> '/a' or {number} < 3").coalesce(1), batch(number))
+    assert table.fold(spark, files_min=4)
+    assert rows_of(table, spark) == {"/0": 0, "/1": 1, "/2": 2, "/3": 3}
+    files = [str(table.location / name) for name in open_table(table.location).paths()]
+    assert spark.read.parquet(*files).count() == 4

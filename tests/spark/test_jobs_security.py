@@ -163,6 +163,11 @@ def check(job, events):
     blocks = {row["client"]: (row["why"], row["since"], row["until"]) for row in blocked}
     assert blocks == model.blocks()
     assert latest(job.sent("block-list")) == blocks
+    known = {
+        (row.kind, row.client): row.buckets[-1].bucket for row in job.table("clients").collect()
+    }
+    clock = known.pop(("clock", ""))
+    assert known and min(known.values()) > clock - timedelta(minutes=30), "others are forgotten"
     return sorted_rows(job.table("clients").toArrow()), sorted(map(repr, incidents))
 
 

@@ -7,10 +7,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import pyarrow as pa
 import pytest
 
+from headrace.client.cluster import ClientSettings
 from headrace.pipeline.errors import BadPipeline, RunRefused
 from headrace.pipeline.loading import load
+from headrace.pipeline.quality.audit import audit
+from headrace.pipeline.quality.balance import totals
 from headrace.pipeline.runner.backfill import Span, backfill
 from headrace.pipeline.runner.directory import PipelineDirectory
 from headrace.pipeline.runner.examples import run_examples
@@ -19,17 +24,21 @@ from headrace.pipeline.runner.inspection import read_state, read_status
 from headrace.pipeline.runner.run import run
 from headrace.pipeline.runner.settings import RunSettings
 from headrace.pipeline.tables import JobTable, Rules
+from headrace.pipeline.warehouse.load import Load
+from headrace.pipeline.warehouse.settings import LoadSettings
+from headrace.spark.cluster import Cluster
 from headrace.spark.failures import PipelineError
 
 pytestmark = pytest.mark.spark
 
 HOUR = datetime(2026, 3, 1, 12, tzinfo=UTC)
+SCHEMA = "event_id string, at timestamp, page string, visitor long"
 HEADER = """
 from pathlib import Path
 from pyspark.sql import functions as F
 from headrace.pipeline import source, step, table, topic
 
-@source("{topic}", schema="event_id string, at timestamp, page string, visitor long",
+@source("{topic}", schema="{schema}",
         event_time="at", event_id="event_id", late="{late}")
 def views(records):
     return records
@@ -80,6 +89,7 @@ class Site:
         self.out = topics.create("out")
         self.directory = directory
         self.failing = directory / "failing"
+        self.sent: dict[str, dict[str, Any]] = {}  # values by event
         self.file = directory / "site.py"
         self.settings = RunSettings(
             directory / "warehouse", {"kafka.bootstrap.servers": topics.bootstrap}, once=True
@@ -88,7 +98,8 @@ class Site:
     def write(self, *parts: str, late: str = "recompute") -> None:
         text = "".join(map(textwrap.dedent, parts))
         for name, value in (
-            ("topic", self.topic), ("late", late), ("out", self.out), ("failing", self.failing)
+            ("topic", self.topic), ("late", late), ("out", self.out), ("failing", self.failing),
+            ("schema", SCHEMA),
         ):  # fmt: skip
             text = text.replace(f"{{{name}}}", str(value))
         self.file.write_text(text)
@@ -99,6 +110,7 @@ class Site:
         """One event; ``arrives`` is in minutes after it happened."""
         at = HOUR + timedelta(minutes=minute)
         value = {"event_id": event_id, "at": at.isoformat(), "page": page, "visitor": visitor}
+        self.sent[event_id] = value
         self.send(json.dumps(value), at + timedelta(minutes=arrives), visitor % 2)
 
     def send(self, value: Any, arrives: datetime = HOUR, partition: int = 0) -> None:
@@ -245,6 +257,12 @@ def test_a_change_that_would_spoil_the_rows_is_refused(site: Site) -> None:
     site.run()
     assert site.counts() == {("/shop/a", 0): (2, 1)}
 
+    metadata = PipelineDirectory(site.settings.state("site")).checkpoint("5s") / "metadata"
+    text = metadata.read_text()
+    metadata.write_text('{"id": "another"}')
+    with pytest.raises(RunRefused, match=r"checkpoint of query 5s of site is not the one of the"):
+        site.run()
+    metadata.write_text(text)
     shutil.rmtree(site.settings.state("site") / "queries")
     with pytest.raises(RunRefused, match=r"checkpoint of query 5s of site is missing"):
         site.run()
@@ -260,7 +278,7 @@ def test_two_runs_of_one_pipeline_are_refused_and_a_run_can_be_stopped(site: Sit
     site.view("1", "/shop/a")
     running = run([str(site.file)], site.spark, site.settings._replace(once=False))
     assert next(running).rows == 1
-    with pytest.raises(RunRefused, match=r"process \d+ runs this pipeline already"):
+    with pytest.raises(RunRefused, match=r"process \d+ runs the pipeline site already"):
         site.run()
     directory = PipelineDirectory(site.settings.state("site"))
     assert directory.is_running()
@@ -366,3 +384,175 @@ def test_a_table_of_another_query_is_read_at_one_version(site: Site) -> None:
     assert site.rows("known") == [{"page": "/shop/a", "minutes": 1}]
     pinned = site.settings.state("site") / "queries" / "5s" / "inputs" / "1.json"
     assert json.loads(pinned.read_text())["page_minutes"] >= 1
+
+
+# Each kind of result, for windows of ten minutes: rows that merge, and rows that do not.
+KINDS = """
+TEN = F.expr("timestamp_seconds(unix_seconds(at) div 600 * 600)").alias("ten")
+
+@table(key=["ten"], merge={"views": "sum", "first": "min", "last": "max", "guests": "hll",
+                           "visitor": "kll"})
+def merged(views):
+    return views.groupBy(TEN).agg(
+        F.count("*").alias("views"), F.min("at").alias("first"), F.max("at").alias("last"),
+        F.hll_sketch_agg("visitor").alias("guests"),
+        F.kll_sketch_agg_double(F.col("visitor").cast("double")).alias("visitor"))
+
+@table(key=["ten"], window="10 minutes")
+def exact(views):
+    return views.groupBy(TEN).agg(
+        F.countDistinct("visitor").alias("visitors"), F.min_by("page", "at").alias("entry"),
+        F.max_by("page", "at").alias("exit"), F.median("visitor").alias("middle"))
+
+@table(key=["ten", "page"], window="10 minutes")
+def top_pages(views):
+    counts = views.groupBy(TEN, "page").agg(F.count("*").alias("views"))
+    counts.createOrReplaceTempView("page_counts")
+    return views.sparkSession.sql("select * from page_counts qualify row_number() over ("
+                                  "partition by ten order by views desc, page) <= 2")
+"""
+EXPECTED = {
+    "merged": """select ten, count(*) as views, min(happened) as first,
+        max(happened) as last, count(distinct visitor) as guests,
+        quantile_disc(visitor, 0.5)::double as visitor_p50 from events group by ten""",
+    "exact": """select ten, count(distinct visitor) as visitors,
+        min_by(page, happened) as entry, max_by(page, happened) as exit,
+        median(visitor) as middle from events group by ten""",
+    "top_pages": """select ten, page, count(*) as views from events group by ten, page
+        qualify row_number() over (partition by ten order by views desc, page) <= 2""",
+}
+
+
+def assert_as_in_duckdb(site: Site, *names: str) -> None:
+    """Tables have DuckDB's answer from the events, each once."""
+    rows = pa.Table.from_pylist(list(site.sent.values()))
+    with duckdb.connect() as connection:
+        connection.execute("set timezone = 'UTC'")
+        connection.register("sent", rows)
+        connection.execute("""create view events as
+            select *, time_bucket(interval 10 minutes, happened) as ten
+            from (select *, "at"::timestamptz as happened from sent)""")
+        for name in names:
+            expected = connection.sql(EXPECTED[name]).to_arrow_table().to_pylist()
+            found = [{column: row[column] for column in expected[0]} for row in site.rows(name)]
+            assert sorted(found, key=str) == sorted(expected, key=str), name
+
+
+def test_late_events_change_their_windows_as_if_they_had_come_in_time(site: Site) -> None:
+    site.write(HEADER, KINDS)
+    for number, page in enumerate("aabbc"):
+        site.view(f"{number}", f"/{page}", visitor=number, minute=number)
+    site.view("moves the watermark", "/d", minute=55)
+    site.run()
+    assert_as_in_duckdb(site, *EXPECTED)
+
+    site.view("late", "/c", visitor=4, minute=0.5, arrives=60)
+    site.view("late, too", "/c", visitor=9, minute=8, arrives=61)
+    # Sent with an old timestamp, which is behind the watermark.
+    site.view("behind", "/e", visitor=3, minute=-20)
+    site.view("behind, too", "/c", visitor=3, minute=9)
+    (done,) = site.run()
+    assert (done.rows, done.late, done.dropped_by_watermark) == (4, 2, 0)
+    assert_as_in_duckdb(site, *EXPECTED)
+    pages = {
+        row["page"] for row in site.rows("top_pages") if row["ten"] == HOUR.replace(tzinfo=UTC)
+    }
+    assert pages == {"/a", "/c"}  # /b left
+
+    # An event that comes again long after the first is in windows once.
+    site.view("late", "/c", visitor=4, minute=0.5, arrives=90)
+    site.view("0", "/a", visitor=0, minute=0, arrives=90)
+    site.run()
+    assert_as_in_duckdb(site, "exact", "top_pages")
+    list(backfill(str(site.file), site.spark, site.settings, Span()))
+    assert_as_in_duckdb(site, *EXPECTED)
+
+    # What a query reads is published by partition and minute, also what it drops as repeated.
+    cluster = Cluster(ClientSettings(site.topics.bootstrap))
+    try:
+        found = audit(cluster, site.settings.warehouse, [site.topic])
+    finally:
+        cluster.close()
+    (total,) = totals(found)
+    assert (total.tier, total.name) == ("job", "site/10s")
+    assert (total.expected, total.found, total.missing, total.surplus) == (12, 12, 0, 0)
+
+
+def test_windows_of_records_that_the_topic_lost_come_from_the_raw_table(site: Site) -> None:
+    site.write(HEADER, KINDS)
+    for number, page in enumerate("aabb"):
+        site.view(f"{number}", f"/{page}", visitor=2 * number, minute=number)
+    site.view("in the topic", "/d", minute=1, visitor=1)
+    site.run()
+    assert_as_in_duckdb(site, *EXPECTED)
+    values = {"value.format": "json", "value.schema": SCHEMA}
+    table = site.settings.warehouse / "raw" / site.topic
+    load = Load(
+        site.spark,
+        LoadSettings((site.topic,), table, {**site.settings.source, **values}),
+    )
+    load.once(lambda progress: None)
+    load.close()
+    site.topics.delete_records(site.topic, 0, 3)
+    site.view("late", "/c", visitor=3, minute=5, arrives=60)
+    site.run()
+    assert_as_in_duckdb(site, *EXPECTED)
+
+    # Neither here nor there: the event is a dead letter of these tables, and nothing is stuck.
+    shutil.rmtree(table)
+    site.view("late, too", "/c", visitor=3, minute=6, arrives=60)
+    site.view("in time", "/a", visitor=3, minute=70)
+    (done,) = site.run()
+    assert (done.late, done.dead_letters) == (1, 2)
+    assert_as_in_duckdb(site, "merged")
+    del site.sent["late, too"]
+    assert_as_in_duckdb(site, "exact", "top_pages")
+    letters = JobTable(
+        site.settings.table("_dead_letters"), Rules(("offset", "partition", "sinks"))
+    )
+    found = {row["sinks"]: row["reason"] for row in rows_of(letters, site.spark)}
+    assert found.keys() == {"exact", "top_pages"}
+    assert "neither in the raw table nor in the topic" in found["exact"]
+
+
+# --- bad input ----------------------------------------------------------------------------------
+
+
+def test_an_empty_topic_and_one_that_vanishes(site: Site) -> None:
+    site.write(HEADER, COUNTS.replace('"hll"}', '"hll"}, trigger="100 ms"'))
+    assert sum(done.rows for done in site.run()) == 0
+    running = run([str(site.file)], site.spark, site.settings._replace(once=False))
+    site.view("1", "/shop/a")
+    assert next(running).rows == 1
+    site.topics.delete(site.topic)
+    with pytest.raises(PipelineError, match=f"{site.topic}.* no longer exists"):
+        list(running)
+    assert site.counts() == {("/shop/a", 0): (1, 1)}
+    with pytest.raises(BadPipeline, match=rf"site.py:\d+: .*'{site.topic}' does not exist"):
+        site.run()
+
+
+def test_a_full_disk_and_a_broken_file(site: Site, small_disk: Any) -> None:
+    site.settings = site.settings._replace(warehouse=small_disk.path / "warehouse")
+    site.write(HEADER, LAST_PAGES)
+    site.view("1", "/shop/a")
+    site.run()
+    expected = site.rows("last_pages")
+    small_disk.fill()
+    site.view("2", "/shop/b")
+    with pytest.raises(PipelineError, match="No space left on device"):
+        site.run()
+    small_disk.empty()
+    assert site.rows("last_pages") == expected
+    site.run()
+    assert site.rows("last_pages") == [{"visitor": 1, "page": "/shop/b", "views": 2}]
+
+    path = next(site.settings.table("last_pages").glob("*.parquet"))
+    content = path.read_bytes()
+    path.write_bytes(content[:40])
+    site.view("3", "/shop/c")
+    with pytest.raises(PipelineError, match=f"{path.name} cannot be read.* or use --reset"):
+        site.run()
+    path.write_bytes(content)
+    site.run()
+    assert [row["views"] for row in site.rows("last_pages")] == [3]

@@ -10,6 +10,7 @@ import polars
 import pytest
 from deltalake import DeltaTable
 
+from headrace.model.dead_letters import DEAD_LETTER_TOPIC, HEADER_PREFIX
 from headrace.pipeline.errors import LoadStopped, SchemaRefused
 from headrace.pipeline.warehouse.load import Load
 from headrace.pipeline.warehouse.offsets import Decision
@@ -221,6 +222,10 @@ def test_bad_values_and_times_out_of_range_are_dead_letters(topics, settings, lo
     assert stages == {96: "decode", 97: "decode", 99: "event-time", 100: "event-time"}
     assert found[96]["value"] == b"no json" and found[96]["_offset_end"] == 97
     assert check_each_once(table) == 98
+    sent = [dict(letter.headers()) for letter in topics.read(DEAD_LETTER_TOPIC)]
+    ours = [one for one in sent if one[f"{HEADER_PREFIX}topic"] == topic.encode()]
+    assert sorted(int(one[f"{HEADER_PREFIX}offset"]) for one in ours) == [96, 97, 99, 100]
+    assert {one[f"{HEADER_PREFIX}table"] for one in ours} == {str(table).encode()}
 
 
 def test_schema_changes(topics, settings, load, table):

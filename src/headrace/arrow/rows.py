@@ -4,7 +4,7 @@ Only the columns of the requested schema are built. Columns that are the same fo
 are built once and cut to size.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,7 +49,7 @@ class RowBuilder:
 
     ``parse`` turns values into the column ``value``; None leaves them bytes. A record whose
     value is bad goes to ``reject`` and gets no row. Without ``reject`` it gets a row whose
-    column ``bad_column`` holds the reason.
+    column ``bad_column`` holds the reason. ``constants`` are columns with one value.
     """
 
     def __init__(
@@ -60,6 +60,7 @@ class RowBuilder:
         *,
         bad_column: str = "",
         reject: Callable[[RejectedRecord], None] | None = None,
+        constants: Mapping[str, Any] | None = None,
     ) -> None:
         self._schema = schema
         self._place = place
@@ -77,6 +78,8 @@ class RowBuilder:
             "timestampType": lambda records: pa.array(records.timestamp_type.astype(np.int32)),
             "headers": Records.headers,
         }
+        for name, value in (constants or {}).items():
+            self._makers[name] = self._constant(name, value)
 
     def batches(self, records: Records) -> Iterator[pa.RecordBatch]:
         for start in range(0, records.size, _BATCH_ROWS_MAX):
@@ -140,6 +143,9 @@ class RowBuilder:
                 "value": values[index].as_py(),
             }
         return pa.array(rows, BAD_TYPE)
+
+    def _constant(self, name: str, value: Any) -> Callable[[Records], pa.Array]:
+        return lambda records: self._repeated(name, value, records.size)
 
     def _repeated(self, name: str, value: Any, count: int) -> pa.Array:
         made = self._constants.get(name)

@@ -28,7 +28,7 @@ def audit(
         list[str] | None,
         typer.Argument(
             metavar="TOPIC",
-            help="Topics to check. Default: all with published counts or a raw table.",
+            help="Topics to check. Default: all that are counted or have a raw table.",
         ),
     ] = None,
     warehouse: Annotated[
@@ -41,8 +41,8 @@ def audit(
 ) -> None:
     """Compare what every tier counted, per topic and minute.
 
-    The tiers are producers, brokers and raw tables. The exit status is 1 if any record is missing
-    or duplicated.
+    The tiers are producers, brokers, raw tables, and what the queries of pipelines read. The exit
+    status is 1 if any record is missing or duplicated.
     """
     require_tables()
 
@@ -87,7 +87,10 @@ def _show(found: "list[Balance]", format: Format) -> None:
         )
         return
     if not found:
-        output.note("No topic is counted by producers, and no table is below the directory raw.")
+        output.note(
+            "No topic is counted by producers, no table is below the directory raw, and no "
+            "pipeline has run in this warehouse."
+        )
         return
     headings = ["TIER", "NAME", "TOPIC", "MINUTES", "EXPECTED", "FOUND", "MISSING", "SURPLUS"]
     output.table(headings, [list(one) for one in totals(found)])
@@ -96,10 +99,11 @@ def _show(found: "list[Balance]", format: Format) -> None:
         return
     output.heading("Minutes that differ")
     output.table(
-        ["TIER", "TOPIC", "MINUTE", "EXPECTED", "FOUND", "MISSING", "SURPLUS"],
+        ["TIER", "NAME", "TOPIC", "MINUTE", "EXPECTED", "FOUND", "MISSING", "SURPLUS"],
         [
             [
                 one.tier,
+                one.name,
                 one.topic,
                 values.iso(one.minute_ms),
                 one.expected,

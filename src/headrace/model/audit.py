@@ -1,8 +1,9 @@
-"""Counts of records per topic and minute: what producers publish to the topic ``headrace-audit``.
+"""Counts of records per topic and minute, which the topic ``headrace-audit`` collects.
 
 A record is counted in the minute of its own timestamp, so that every tier counts it in the same
 minute. Each message adds to the earlier ones. The topic is compacted, and the key of a message
-names its producer, run and number: a message that is sent twice counts once.
+names its producer, run and number: a message that is sent twice counts once. Queries of pipelines
+publish what they read, with the offsets.
 """
 
 import json
@@ -43,6 +44,66 @@ class AuditMessage(NamedTuple):
             return cls(str(given["producer"]), str(given["run"]), int(given["number"]), counts)
         except (AttributeError, KeyError, TypeError) as wrong:
             raise ValueError(f"not a message of the audit: {wrong!r}") from wrong
+
+
+class ReadRange(NamedTuple):
+    """Records of one partition that a query read."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    first_offset: int
+    offset_end: int
+    counts: Mapping[int, int]  # by start of the minute, in milliseconds
+
+
+class ReadMessage(NamedTuple):
+    """What one task of a batch read. A batch that runs again may have other tasks."""
+
+    query: str  # pipeline, name and ID of the query
+    batch: int
+    ranges: tuple[ReadRange, ...]
+
+    @property
+    def key(self) -> bytes:
+        ranges = ",".join(
+            f"{one.topic_id}-{one.partition}:{one.first_offset}-{one.offset_end}"
+            for one in self.ranges
+        )
+        return f"read/{self.query}/{self.batch}/{ranges}".encode()
+
+    @property
+    def value(self) -> bytes:
+        read = [one._asdict() for one in self.ranges]
+        given = {"query": self.query, "batch": self.batch, "read": read}
+        return json.dumps(given, separators=(",", ":")).encode()
+
+
+def reader_name(pipeline: str, query: str, query_id: str) -> str:
+    """Under which a query publishes what it reads. A query that starts over has another ID."""
+    return f"{pipeline}/{query}/{query_id}"
+
+
+def parse_message(value: bytes) -> AuditMessage | ReadMessage:
+    """Raises ValueError if the value is no message of the audit."""
+    try:
+        given: Any = json.loads(value)
+        if "read" not in given:
+            return AuditMessage.parse(value)
+        ranges = tuple(
+            ReadRange(
+                str(one["topic"]),
+                str(one["topic_id"]),
+                int(one["partition"]),
+                int(one["first_offset"]),
+                int(one["offset_end"]),
+                {int(minute): int(count) for minute, count in one["counts"].items()},
+            )
+            for one in given["read"]
+        )
+        return ReadMessage(str(given["query"]), int(given["batch"]), ranges)
+    except (AttributeError, KeyError, TypeError) as wrong:
+        raise ValueError(f"not a message of the audit: {wrong!r}") from wrong
 
 
 class MinuteCounts:

@@ -176,6 +176,12 @@ def _table_mistakes(node: Node, schema: StructType) -> list[Mistake]:
         elif rule == "sum" and not _can_grow(kind):
             text = f"merge of {field.name!r} is 'sum' of {kind.simpleString()}; cast it to "
             found.append(node.mistake(f"{text}bigint, double or decimal(38, …)"))
+    if node.option("window"):
+        known = [name for name in key if name in names]
+        if time_column(schema, known) is None:
+            found.append(node.mistake("has a window, so a column of its key must be a time"))
+        if DELETED in names:
+            found.append(node.mistake(f"has a window, which finds deleted rows: drop {DELETED!r}"))
     return found + _declared_mistakes(node, schema)
 
 

@@ -94,6 +94,11 @@ def _of_tables(before: Declaration, after: Declaration) -> Iterator[Change]:
                     "would not merge",
                     "reset",
                 )
+        if old.get("window", "") != new["window"]:
+            yield Change(
+                f"table {name}: window was {old.get('window', '')!r} and is {new['window']!r}; "
+                "windows that are touched from now on follow it"
+            )
         for column in dict.fromkeys((*old["columns"], *new["columns"])):
             was, is_now = old["columns"].get(column), new["columns"].get(column)
             if was is None:

@@ -57,7 +57,7 @@ def source(
 
     ``schema`` is DDL. Rows with an ``event_id`` that came before are dropped. A record whose
     ``event_time`` is more than ``lateness`` before its Kafka timestamp is late: ``recompute``
-    treats it as any other, ``deadletter`` sends it to the dead letters, ``drop`` only counts it.
+    counts it in its window, ``deadletter`` sends it to the dead letters, ``drop`` only counts it.
     A field ``_arrived timestamp`` of the schema is that timestamp.
     """
     options = {
@@ -79,6 +79,7 @@ def table(
     *,
     key: Sequence[str],
     merge: Mapping[str, str] | None = None,
+    window: str = "",
     trigger: str = DEFAULT_TRIGGER,
     schema: str = "",
     **unknown: object,
@@ -88,8 +89,17 @@ def table(
     ``merge`` maps columns to the rule that joins the values of several batches: ``sum``, ``min``,
     ``max``, ``hll`` or ``kll``. Without it the row of the newest batch replaces the one before,
     and a true ``_deleted`` removes it. ``schema`` is needed by a table that functions read.
+
+    ``window`` is the width of the window that a time in the key is the start of. The function then
+    gets all events of the windows that a batch touches, for results that do not merge.
     """
-    options = {"key": key, "merge": merge or {}, "trigger": trigger, "schema": schema}
+    options = {
+        "key": key,
+        "merge": merge or {},
+        "window": window,
+        "trigger": trigger,
+        "schema": schema,
+    }
     return _declare(Declared("table", "", options, tuple(unknown)))
 
 

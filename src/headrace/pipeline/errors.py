@@ -7,6 +7,7 @@ BadPipeline     a pipeline file has mistakes                            -> corre
 RunRefused      a pipeline cannot be run as asked                       -> decide, run again
 ExpectationFailed  rows break the rules of a pipeline file           -> correct rows or rules
 BadQuery        an ad-hoc query is wrong                                -> correct the query
+BrokenFile      a file of a table cannot be read                        -> restore it
 """
 
 import re
@@ -45,6 +46,33 @@ class ExpectationFailed(PipelineError):
 
 class BadQuery(PipelineError):
     """An ad-hoc query is wrong; the text says why."""
+
+
+class BrokenFile(PipelineError):
+    """A file of a table cannot be read."""
+
+
+_BROKEN_FILE = re.compile(
+    r"\[(?:FAILED_READ_FILE|CANNOT_READ_FILE)[^\]]*\].*?file:/*(?P<path>/\S+?\.parquet)", re.DOTALL
+)
+
+
+def broken_file(text: str) -> BrokenFile | None:
+    """What Spark says about a file that it cannot read; None if it is about anything else."""
+    found = _BROKEN_FILE.search(text)
+    if found is None:
+        return None
+    return BrokenFile(
+        f"{found['path']} cannot be read: it is damaged or gone. Restore the file, or use --reset, "
+        "which deletes the tables of the pipeline and computes them again"
+    )
+
+
+def python_error(text: str) -> str:
+    """The error of a Python process in a message of Spark, or its first line."""
+    text = text.partition("=== Streaming Query ===")[0]
+    errors = re.findall(r"^(?:\w+\.)*[A-Z]\w+(?:Error|Exception)?: .+$", text, re.MULTILINE)
+    return errors[-1] if "Traceback" in text and errors else text.strip().split("\n")[0]
 
 
 def reason(failure: Exception) -> str:

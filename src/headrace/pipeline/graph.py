@@ -124,6 +124,7 @@ def mistakes(nodes: Sequence[Node]) -> list[Mistake]:
         for node in nodes:
             if node.is_sink and not sources_of(node.name, by_name) and not _broken(node, by_name):
                 found.append(node.mistake("has no source among its inputs"))
+            found += _window_input_mistakes(node, by_name)
     return found
 
 
@@ -189,6 +190,7 @@ def _table_mistakes(node: Node) -> list[Mistake]:
         key = ()
     if not isinstance(merge, Mapping):
         return [*found, node.mistake(f"merge is {merge!r}; use {{column: rule}}")]
+    found += _window_mistakes(node)
     for column, rule in merge.items():
         if rule not in MERGE_RULES:
             found.append(
@@ -196,6 +198,32 @@ def _table_mistakes(node: Node) -> list[Mistake]:
             )
         if column in key:
             found.append(node.mistake(f"merge names {column!r}, which is part of the key"))
+    return found
+
+
+def _window_mistakes(node: Node) -> list[Mistake]:
+    window = node.option("window")
+    if not window:
+        return []
+    if not duration_ms(window):
+        return [node.mistake(f"window is {window!r}; use a time like '1 minute'")]
+    if node.option("merge"):
+        return [node.mistake("has merge and window; rows of whole windows need not merge")]
+    return []
+
+
+def _window_input_mistakes(node: Node, by_name: Mapping[str, Node]) -> list[Mistake]:
+    """What a window is computed of: events with a time, and nothing that changes."""
+    if node.kind != "table" or not node.option("window") or _window_mistakes(node):
+        return []
+    found = []
+    for one in (by_name[name] for name in inputs_of(node.name, by_name)):
+        if one.kind == "table":
+            text = f"has a window, so it cannot read the table {one.name}, which changes"
+            found.append(node.mistake(text))
+        elif one.kind == "source" and not one.option("event_time"):
+            text = f"has a window, so its source {one.name} needs event_time"
+            found.append(node.mistake(text))
     return found
 
 

@@ -19,6 +19,7 @@ from headrace.model.spelling import did_you_mean
 from headrace.pipeline.errors import BadQuery
 from headrace.pipeline.events import SCHEMAS
 from headrace.pipeline.runner.directory import PipelineDirectory
+from headrace.pipeline.runner.settings import PIPELINES
 from headrace.pipeline.tables import JobTable, Rules
 from headrace.pipeline.warehouse.table import Table, open_table
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _LOG = "_delta_log"
-_STATES = "_pipelines"
 _TOPIC_PREFIX = "topic_"  # of a topic with the name of a table
 _WAIT_S = 0.2
 
@@ -68,7 +68,7 @@ def _tables_below(directory: Path) -> Iterator[Path]:
     if not directory.is_dir():
         return
     for child in directory.iterdir():
-        if child.is_dir() and "=" not in child.name and child.name not in (_STATES, _LOG):
+        if child.is_dir() and "=" not in child.name and child.name not in (PIPELINES, _LOG):
             if (child / _LOG).is_dir():
                 yield child
             yield from _tables_below(child)
@@ -115,7 +115,7 @@ class _Opener:
 
     def _rules(self, name: str) -> Rules | None:
         """How a pipeline that ran here merges the rows of its table; None for other tables."""
-        states = self._settings.warehouse / _STATES
+        states = self._settings.warehouse / PIPELINES
         for path in sorted(states.iterdir()) if states.is_dir() else ():
             recorded = PipelineDirectory(path).recorded() or {}
             declared = recorded.get("declaration", {}).get("table", {}).get(name)

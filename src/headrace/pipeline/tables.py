@@ -4,7 +4,7 @@ A batch is one commit with the transaction ``<query id>/<table>`` and the number
 so a batch that runs again is dropped. Appending is cheap, and merging on write is not: it rewrites
 whole files. So rows merge when they are read. All merge rules are associative, and the newest row
 of a key is too: ``fold`` may replace any rows by their merged row, except those of a query's
-newest batch, which may run again and must not see its own rows.
+newest batch, which may run again and must not see its own rows. It forgets deleted keys.
 """
 
 import pickle
@@ -157,6 +157,9 @@ class JobTable:
             may_run_again |= (F.col(QUERY) == query) & (F.col(BATCH) == number)
         kept = rows.where(may_run_again)
         folded = self._one_per_key(rows.where(~may_run_again)).select(*rows.columns)
+        if DELETED in rows.columns and len(small) == len(table.files()):
+            # No other file has a row that a deleted key would hide.
+            folded = folded.where(f"{DELETED} is not true")
         schema = table.file_schema()
         added = write_files(folded.unionAll(kept), self.location, schema)
         return table.rewrite(small, added, began_ms)

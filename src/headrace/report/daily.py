@@ -319,7 +319,7 @@ def audit(day: Day) -> Iterator[Block]:
     if day.has("appended_audit"):
         yield from _tiers(day)
     else:
-        yield "No audit of producers and brokers was kept; headrace pipeline audit makes one."
+        yield "No audit of producers, brokers and jobs was kept; headrace pipeline audit makes one."
 
 
 @panel("Late events and dead letters")
@@ -370,12 +370,12 @@ def _tiers(day: Day) -> Iterator[Block]:
         with newest as (
             select * from appended_audit where in_day(minute) qualify row_number() over (
                 partition by tier, name, topic, minute order by checked_at desc) = 1)
-        select topic, tier, sum(expected) as expected, sum(found) as found,
+        select topic, tier, name, sum(expected) as expected, sum(found) as found,
             sum(greatest(expected - found, 0)) as missing,
             sum(doubled + greatest(found - expected, 0)) as surplus
-        from newest group by topic, tier order by topic, tier""")
+        from newest group by topic, tier, name order by topic, tier, name""")
     uneven = [
-        f"{row['topic']} ({row['tier']})"
+        f"{row['topic']} ({' '.join(filter(None, (row['tier'], row['name'])))})"
         for row in rows.to_pylist()
         if row["missing"] or row["surplus"]
     ]

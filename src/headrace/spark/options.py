@@ -22,7 +22,10 @@ from headrace.spark.value_format import VALUE_OPTIONS, ValueFormat, parse_value_
 log = logging.getLogger("headrace.spark")
 
 _SUBSCRIPTION = ("subscribe", "subscribePattern", "assign")
-_STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "limitBy")
+_STREAM_ONLY = (
+    "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "limitBy",
+    "query.checkpoint", "query.audit",
+)  # fmt: skip
 BATCH_ONLY = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 READ_OPTIONS = (
     *_SUBSCRIPTION, *_STREAM_ONLY, *BATCH_ONLY, *VALUE_OPTIONS, "columns",
@@ -77,6 +80,8 @@ class SourceOptions(NamedTuple):
     offset_tries: int
     offset_retry_ms: int
     push_filters: bool
+    checkpoint: str  # of the query; the rows have the watermark of their batch
+    audit_name: str  # under which the counts of what is read are published
     disorder_ms: int | None  # how much older than an earlier record a record may be; None: unknown
 
 
@@ -119,6 +124,8 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
             f"minOffsetsPerTrigger ({trigger_rows_min}) is above "
             f"maxOffsetsPerTrigger ({trigger_rows_max})"
         )
+    if "query.audit" in plain and "query.checkpoint" not in plain:
+        raise BadOption("query.audit needs query.checkpoint, which tells the number of a batch")
     value = parse_value_format(plain)
     subscription = parse_subscription(plain)
     if value.on_bad == "topic":
@@ -146,6 +153,8 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         offset_tries=_positive(plain, "fetchOffset.numRetries") or 3,
         offset_retry_ms=_positive(plain, "fetchOffset.retryIntervalMs") or 10,
         push_filters=_bool(plain, "pushFilters", False),
+        checkpoint=plain.get("query.checkpoint", ""),
+        audit_name=plain.get("query.audit", ""),
         disorder_ms=_duration_ms(plain, "timestampDisorder", "0")
         if "timestampdisorder" in plain
         else None,

@@ -14,6 +14,9 @@ from headrace.spark.failures import PipelineError
 from headrace.spark.fetching import RangeReader
 from headrace.spark.offsets import Range
 from headrace.spark.options import SourceOptions
+from headrace.spark.planned_batch import PlannedBatch
+from headrace.spark.read_counts import ReadCounts
+from headrace.spark.source_schema import WATERMARK
 from headrace.spark.value_format import value_parser
 from headrace.spark.workers import settle
 
@@ -24,9 +27,16 @@ if TYPE_CHECKING:
 class RangePartition(InputPartition):
     """The ranges that one task reads, and the IDs of their topics by name."""
 
-    def __init__(self, ranges: Sequence[Range], topic_ids: Mapping[str, bytes]) -> None:
+    def __init__(
+        self,
+        ranges: Sequence[Range],
+        topic_ids: Mapping[str, bytes],
+        batch: PlannedBatch | None = None,
+    ) -> None:
+        """``batch`` is given for a query whose checkpoint is known."""
         super().__init__(ranges)
         self.ranges = ranges
+        self.batch = batch
         self.topic_ids = {
             range_.place.topic: topic_ids.get(range_.place.topic, NO_TOPIC_ID) for range_ in ranges
         }
@@ -44,14 +54,24 @@ def read_partition(
         # A client of its own: the reader's has a fetch in flight while letters are sent.
         client = options.client._replace(client_id=f"{options.client.client_id}-letters")
         letters = DeadLetters(shared_cluster(client), options.value.bad_topic)
+    counts = None
+    if options.audit_name and partition.batch is not None:
+        client = options.client._replace(client_id=f"{options.client.client_id}-audit")
+        counts = ReadCounts(shared_cluster(client), options.audit_name, partition.batch.number)
     for range_ in partition.ranges:
         topic_id = partition.topic_ids[range_.place.topic]
-        rows = _row_builder(options, schema, range_, letters)
+        rows = _row_builder(options, schema, range_, letters, partition.batch)
+        if counts is not None:
+            counts.begin(range_)
         for records in RangeReader(cluster, range_, topic_id, options.fetch):
             yield from rows.batches(records)
+            if counts is not None:
+                counts.add(range_, records)
             if letters is not None:
                 # Before the task can succeed: a killed worker must not lose a bad record.
                 letters.send()
+    if counts is not None:
+        counts.publish(partition.topic_ids)
     settle()
 
 
@@ -60,6 +80,7 @@ def _row_builder(
     schema: StructType,
     range_: Range,
     letters: DeadLetters | None,
+    batch: PlannedBatch | None,
 ) -> RowBuilder:
     arrow_schema = to_arrow_schema(schema, timezone="UTC")
     value = options.value
@@ -77,6 +98,7 @@ def _row_builder(
         parse,
         bad_column=value.bad_column if value.name else "",
         reject=reject,
+        constants={} if batch is None else {WATERMARK: batch.watermark_ms * 1000},
     )
 
 

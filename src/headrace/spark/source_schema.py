@@ -42,6 +42,7 @@ KAFKA_COLUMNS: dict[str, DataType] = {
     "timestampType": IntegerType(),
     "headers": HEADERS,
 }
+WATERMARK = "watermark"  # of the batch, with the option query.checkpoint
 # A bad record: the reason, its place, and its value.
 BAD_RECORD = StructType(
     [
@@ -59,6 +60,8 @@ def default_schema(options: SourceOptions) -> StructType:
     columns = dict(KAFKA_COLUMNS)
     if not options.include_headers and "headers" not in options.columns:
         del columns["headers"]
+    if options.checkpoint:
+        columns[WATERMARK] = TimestampType()
     value = options.value
     if value.name:
         columns["value"] = _value_type(options)
@@ -136,6 +139,8 @@ def check_schema(schema: StructType, options: SourceOptions) -> None:
     """
     value = options.value
     expected = {**KAFKA_COLUMNS}
+    if options.checkpoint:
+        expected[WATERMARK] = TimestampType()
     if value.name == "string":
         expected["value"] = StringType()
     for field in schema.fields:

@@ -43,6 +43,7 @@ from headrace.spark.offsets import (
     split,
 )
 from headrace.spark.options import SourceOptions
+from headrace.spark.planned_batch import planned_batch
 from headrace.spark.reading import RangePartition, read_partition
 from headrace.spark.stream_offset import StreamOffset, parse_offset
 from headrace.spark.subscription import places_of
@@ -296,8 +297,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         pieces = split(
             ranges, partitions_min=options.partitions_min, rows_max=options.task_rows_max
         )
+        batch = planned_batch(options.checkpoint, end) if options.checkpoint else None
         return [
-            RangePartition(joined, ended.topic_ids)
+            RangePartition(joined, ended.topic_ids, batch)
             for joined in join(pieces, options.task_rows_min)
         ]
 

@@ -2,7 +2,14 @@
 
 import pytest
 
-from headrace.model.audit import MINUTE_MS, AuditMessage, MinuteCounts
+from headrace.model.audit import (
+    MINUTE_MS,
+    AuditMessage,
+    MinuteCounts,
+    ReadMessage,
+    ReadRange,
+    parse_message,
+)
 
 
 def test_records_are_counted_in_the_minute_of_their_timestamp():
@@ -39,3 +46,16 @@ def test_a_message_is_read_as_it_was_written():
 def test_another_value_is_refused(value):
     with pytest.raises(ValueError):
         AuditMessage.parse(value)
+
+
+def test_what_a_task_read_has_the_same_key_when_it_runs_again():
+    ranges = (ReadRange("views", "T", 1, 5, 9, {0: 3, MINUTE_MS: 1}),)
+    message = ReadMessage("shop/10s/id", 7, ranges)
+
+    assert message.key == b"read/shop/10s/id/7/T-1:5-9"
+    assert parse_message(message.value) == message
+    sent = AuditMessage("generate", "r1", 1, {"views": {0: 1}})
+    assert parse_message(sent.value) == sent
+    for value in (b"{}", b"[]", b'{"read": [{}]}', b"no JSON"):
+        with pytest.raises(ValueError):
+            parse_message(value)

@@ -11,11 +11,11 @@ from headrace.pipeline.graph import Node, Place, queries
 COLUMNS = {"pages": {"page": "string", "views": "bigint"}}
 
 
-def nodes(*, key=("page",), trigger="10 seconds", event_id="id", lateness="10 minutes"):
+def nodes(*, key=("page",), window="", trigger="10 seconds", event_id="id", lateness="10 minutes"):
     made = {
         "views": source("page-views", schema="id string", event_id=event_id, lateness=lateness),
         "clicks": source("clicks", schema="id string", event_id=event_id),
-        "pages": table(key=key, merge={"views": "sum"}, trigger=trigger),
+        "pages": table(key=key, merge={"views": "sum"}, window=window, trigger=trigger),
         "told": topic("told", key="page", trigger=trigger),
     }
     parameters = {"views": "records", "clicks": "records", "pages": "views", "told": "clicks"}
@@ -49,6 +49,7 @@ def test_nothing_changed():
         (of(nodes(lateness="1 hour")), "lateness was '10 minutes' and is '1 hour'", ""),
         (of(nodes(key=("page", "day"))), "table pages: key was ['page'] and is ['page', 'day']",
          "reset"),
+        (of(nodes(window="1 day")), "table pages: window was '' and is '1 day'", ""),
         (of(nodes(), {"pages": {**COLUMNS["pages"], "day": "date"}}), "table pages: new column day "
          "date, null in older rows", ""),
         (of(nodes(), {"pages": {"page": "string", "views": "int"}}), "table pages: column views "

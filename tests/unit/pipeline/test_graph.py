@@ -66,7 +66,11 @@ def test_a_file_without_mistakes():
         (node("t", table(key=["page"], merge={"page": "sum"}), "views"), "part of the key"),
         (node("t", table(key=["page"], trigger="often"), "views"), "trigger is 'often'"),
         (node("t", table(key=["page"], merg={}), "views"), "there is no option 'merg' (did you "
-         "mean merge?); use key, merge, trigger, schema"),
+         "mean merge?); use key, merge, window, trigger, schema"),
+        (node("t", table(key=["page"], window="hour"), "views"), "window is 'hour'; use a time"),
+        (node("t", table(key=["page"], window="1h", merge={"n": "sum"}), "views"), "has merge and "
+         "window"),
+        (node("t", table(key=["page"], window="1h"), "views"), "its source views needs event_time"),
         (node("t", table(key=["page"]), "views", is_imported=True), "belongs to another file"),
         (node("t", topic("a topic", key="page"), "views"), "'a topic' is not a valid topic name"),
         (node("t", topic("out", key=""), "views"), "key is ''; use the name of a column"),

@@ -29,7 +29,12 @@ WINDOW: Final = 60  # seconds
 # Buckets of a client are kept for as long before its newest one, so that the windows of late events
 # are complete. Events that are later than their lateness are dropped: no alert would help then.
 KEPT: Final = "interval 20 minutes"
+# A client without events for as long is forgotten. No event that comes in time is in a window with
+# its last one: the lateness, a clock that is ahead, and a window are less.
+IDLE: Final = "interval 30 minutes"
 BLOCKED: Final = "interval 1 hour"  # after the last bucket over the limit
+# An incident may change, and its client may be blocked, for as long after its last bucket.
+OPEN: Final = "interval 2 days"
 
 
 class Rule(NamedTuple):
@@ -137,16 +142,25 @@ def touched_clients(observed: DataFrame, clients: DataFrame) -> str:
 
 
 @table(key=["kind", "client"], schema=CLIENTS, trigger=TRIGGER)
-def clients(touched_clients: DataFrame) -> str:
+def clients(touched_clients: DataFrame, clients: DataFrame) -> str:
+    """Recent buckets of each client. Clients that are idle are forgotten."""
     return f"""
+        with clock as (
+            select array_max(buckets).bucket as now from touched_clients where kind = 'clock'
+        )
         select kind, client, if(kind = 'clock', slice(buckets, -1, 1),
-            filter(buckets, one -> one.bucket > array_max(buckets).bucket - {KEPT})) as buckets
-        from touched_clients
+            filter(buckets, one -> one.bucket > array_max(buckets).bucket - {KEPT})) as buckets,
+            kind <> 'clock' and array_max(buckets).bucket <= now - {IDLE} as _deleted
+        from touched_clients cross join clock
+        union all
+        select kind, client, null, true
+        from clients left anti join touched_clients using (kind, client) cross join clock
+        where array_max(buckets).bucket <= now - {IDLE}
     """
 
 
 @step
-def changed_incidents(touched_clients: DataFrame, incidents: DataFrame) -> str:
+def changed_incidents(touched_clients: DataFrame, open_incidents: DataFrame) -> str:
     """Incidents of the clients that break a rule in a window, as they are after this batch.
 
     Windows are summed only for clients that have enough events in all their buckets together.
@@ -193,7 +207,7 @@ def changed_incidents(touched_clients: DataFrame, incidents: DataFrame) -> str:
                 struct(greatest(events, known.evidence.events) as events,
                     greatest(targets, known.evidence.targets) as targets,
                     allowed, {WINDOW} as seconds) as evidence
-            from found left join incidents as known on known.incident_id = found.incident_id
+            from found left join open_incidents as known on known.incident_id = found.incident_id
         )
         select incident_id, kind, client, first as since, last as until, evidence,
             round(evidence.events / allowed, 2) as score, is_new
@@ -201,9 +215,28 @@ def changed_incidents(touched_clients: DataFrame, incidents: DataFrame) -> str:
     """
 
 
-@table(key=["incident_id"], schema=INCIDENTS, trigger=TRIGGER)
+@table(key=["incident_id"], trigger=TRIGGER)
 def incidents(changed_incidents: DataFrame) -> DataFrame:
+    """All incidents. No batch reads them, however many there are."""
     return changed_incidents.drop("is_new")
+
+
+@table(key=["incident_id"], schema=INCIDENTS, trigger=TRIGGER)
+def open_incidents(
+    changed_incidents: DataFrame, touched_clients: DataFrame, open_incidents: DataFrame
+) -> str:
+    """Incidents that may still change, or whose clients are blocked."""
+    columns = "incident_id, kind, client, since, until, evidence, score"
+    return f"""
+        with clock as (
+            select array_max(buckets).bucket as now from touched_clients where kind = 'clock'
+        )
+        select {columns}, until + {OPEN} <= now as _deleted from changed_incidents cross join clock
+        union all
+        select {columns}, true
+        from open_incidents left anti join changed_incidents using (incident_id) cross join clock
+        where until + {OPEN} <= now
+    """
 
 
 @topic("alerts", key="client", trigger=TRIGGER)
@@ -215,7 +248,7 @@ def alerts(changed_incidents: DataFrame) -> DataFrame:
 def changed_blocks(
     touched_clients: DataFrame,
     changed_incidents: DataFrame,
-    incidents: DataFrame,
+    open_incidents: DataFrame,
     blocked: DataFrame,
 ) -> str:
     """Blocks that this batch starts, makes longer or ends."""
@@ -227,7 +260,7 @@ def changed_blocks(
             select client, kind, since, until + {BLOCKED} as until, null as known
             from changed_incidents
             union all
-            select client, kind, since, until + {BLOCKED}, null from incidents
+            select client, kind, since, until + {BLOCKED}, null from open_incidents
             union all
             select client, null, null, null, struct(why, since, until) from blocked
         ),

@@ -3,6 +3,7 @@
 producer   records that producers got acknowledged, as they published it
 broker     records in the log
 table      records in the raw table or its dead letters, as far as the table was loaded
+job        records that a query of a pipeline read, up to the last batch that it finished
 
 A tier is compared only in minutes in which the expectation is whole: the log may have lost the
 beginning of a minute to retention, and a producer may not count at all.
@@ -18,13 +19,14 @@ Counts = Mapping[int, int]  # by start of the minute, in milliseconds
 class Tier(StrEnum):
     BROKER = "broker"
     TABLE = "table"
+    JOB = "job"
 
 
 class Balance(NamedTuple):
     """One minute of one topic at one tier."""
 
     tier: Tier
-    name: str  # of the table; empty for brokers
+    name: str  # of the table, or of pipeline and query; empty for brokers
     topic: str
     minute_ms: int
     expected: int

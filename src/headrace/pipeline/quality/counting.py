@@ -1,7 +1,7 @@
-"""Counts the records of a topic by minute: as producers published it, in the log, in a table."""
+"""Counts the records of a topic by minute: as it was published, in the log, in a table."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -9,10 +9,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.model.audit import AUDIT_TOPIC, MINUTE_MS, AuditMessage
+from headrace.model.audit import (
+    AUDIT_TOPIC,
+    MINUTE_MS,
+    AuditMessage,
+    ReadMessage,
+    parse_message,
+)
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicPartition, id_to_text
-from headrace.pipeline.warehouse.offsets import txn_id
 from headrace.pipeline.warehouse.table import Table, open_table
 from headrace.pipeline.warehouse.tasks import DEAD_LETTERS
 from headrace.spark.cluster import EARLIEST, LATEST, Cluster
@@ -34,11 +39,25 @@ class Topic(NamedTuple):
     end_offsets: Mapping[int, int]
 
 
+class Published(NamedTuple):
+    """The messages of the audit, each once."""
+
+    sent: dict[str, Counter[int]]  # by producers: topic -> minute -> records
+    read: dict[str, list[ReadMessage]]  # by queries, under their names
+
+
+class Offsets(NamedTuple):
+    """From one offset to before another, by partition; a partition without entry has none."""
+
+    first: Mapping[int, int]
+    end: Mapping[int, int]
+
+
 class LogCounts(NamedTuple):
     """The records of a topic by minute."""
 
     all: Counter[int]
-    loaded: Counter[int]  # those below the next offsets of the table
+    within: list[Counter[int]]  # the offsets that were asked for
     whole_since_ms: int | None  # retention deleted records of the minutes before; None: of none
 
 
@@ -72,40 +91,45 @@ def find_topics(cluster: Cluster, names: list[str]) -> list[Topic]:
     ]
 
 
-def published(cluster: Cluster) -> dict[str, Counter[int]]:
-    """What all producers published, by topic."""
-    messages: dict[bytes, AuditMessage] = {}
+def published(cluster: Cluster) -> Published:
+    """What producers and queries published."""
+    messages: dict[bytes, AuditMessage | ReadMessage] = {}
     for topic in find_topics(cluster, [AUDIT_TOPIC]):
         for partition in topic.end_offsets:
             for records in _reader(cluster, topic, partition):
                 for value in records.values().to_pylist():
                     if value is not None:
-                        message = AuditMessage.parse(value)
+                        message = parse_message(value)
                         messages[message.key] = message
-    found: dict[str, Counter[int]] = {}
+    found = Published({}, {})
     for message in messages.values():
+        if isinstance(message, ReadMessage):
+            found.read.setdefault(message.query, []).append(message)
+            continue
         for name, minutes in message.counts.items():
-            found.setdefault(name, Counter()).update(minutes)
+            found.sent.setdefault(name, Counter()).update(minutes)
     return found
 
 
-def in_log(cluster: Cluster, topic: Topic, table: Table | None) -> LogCounts:
-    """Read the whole log of a topic."""
+def in_log(cluster: Cluster, topic: Topic, asked: Sequence[Offsets]) -> LogCounts:
+    """Read the whole log of a topic. Counts all of it, and the records of each ``asked``."""
     everything: Counter[int] = Counter()
-    loaded: Counter[int] = Counter()
+    within: list[Counter[int]] = [Counter() for _ in asked]
     whole_since: int | None = None
     for partition, first_offset in topic.first_offsets.items():
-        end = table.recorded(txn_id(topic.topic_id, partition)) if table is not None else None
         reader = _reader(cluster, topic, partition)
         is_first = True
         for records in reader:
             minutes = _minutes(records.timestamp_ms)
             everything.update(_count_by_minute(minutes))
-            loaded.update(_count_by_minute(minutes[records.offset < (end or 0)]))
+            for found, (first, end) in zip(within, asked, strict=True):
+                known = records.offset >= first.get(partition, 0)
+                known &= records.offset < end.get(partition, 0)
+                found.update(_count_by_minute(minutes[known]))
             if is_first and first_offset > 0:
                 whole_since = max(whole_since or 0, int(minutes[0]) + MINUTE_MS)
             is_first = False
-    return LogCounts(everything, loaded, whole_since)
+    return LogCounts(everything, within, whole_since)
 
 
 def in_table(table: Table, topic_id: bytes) -> TableCounts:

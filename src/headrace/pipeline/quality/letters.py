@@ -80,7 +80,10 @@ class Letter(NamedTuple):
     def why_not_resent(self) -> str:
         """Why this letter cannot be sent again; empty if it can."""
         if self.pipeline is None:
-            return "a load reads its topics only; load the records again with --reload-from"
+            return (
+                "a load reads its topics only; correct it, and replace its rows with headrace "
+                f"pipeline load {self.topic} … --reload-from offset:{self.offset}"
+            )
         if self.partition < 0:
             return "it is a row of a function and not a record"
         if self.topic_id is None:

@@ -7,6 +7,7 @@ what a batch that runs again writes again.
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from headrace.model.dead_letters import (
     DEAD_LETTER_TOPIC,
@@ -20,7 +21,7 @@ from headrace.pipeline.tables import BatchName, JobTable, Rules
 from headrace.spark.source_schema import HEADERS
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 TABLE = "_dead_letters"
 _KEY = ("topic", "partition", "offset", "stage")
@@ -43,6 +44,17 @@ class DeadLetters:
                 self._send(letter_records(kept.rows), named)
         finally:
             kept.release()
+
+    def failed(self, spark: "SparkSession", sink: str) -> "DataFrame | None":
+        """The records for which a function of this table or topic failed; None without any."""
+        table = JobTable(self._settings.table(TABLE), Rules((*_KEY, "attempt")))
+        if table.version() is None:
+            return None
+        return table.rows(spark, StructType([])).where(
+            (F.col("pipeline") == self._pipeline)
+            & (F.col("stage") == "step")
+            & F.array_contains(F.split("sinks", ","), sink)
+        )
 
     def _send(self, records: "DataFrame", batch: BatchName) -> None:
         writer = records.write.format("headrace").mode("append")

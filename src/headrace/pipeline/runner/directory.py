@@ -3,6 +3,7 @@
     _pipelines/<pipeline>/lock            held while the pipeline runs
                           state.json      the declaration and the query IDs of the last run
                           stop            asks the run to end
+                          cleaned         its age is that of the last upkeep of the tables
                           queries/<name>/checkpoint    Spark's, with the ID of the query
                                         /inputs        versions of other queries' tables, by batch
 
@@ -40,8 +41,9 @@ class PipelineDirectory:
             except BlockingIOError:
                 lock.seek(0)
                 raise RunRefused(
-                    f"process {lock.read().strip() or 'unknown'} runs this pipeline already. Stop "
-                    "it with `headrace pipeline stop`, or use another --warehouse"
+                    f"process {lock.read().strip() or 'unknown'} runs the pipeline "
+                    f"{self.path.name} already. Stop it with `headrace pipeline stop`, or use "
+                    "another --warehouse"
                 ) from None
             lock.truncate(0)
             lock.write(str(os.getpid()))

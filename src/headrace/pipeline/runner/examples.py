@@ -19,11 +19,12 @@ from headrace.pipeline.analysis import analyze
 from headrace.pipeline.errors import BadPipeline
 from headrace.pipeline.graph import Node, queries
 from headrace.pipeline.loading import PipelineFile, mistake_of
-from headrace.pipeline.runner.fanout import Done, Fanout, job_table
+from headrace.pipeline.runner.fanout import Contents, Done, Fanout, job_table
 from headrace.pipeline.runner.history import record_schema
 from headrace.pipeline.runner.records import arrived, deduplicated, source_rows
 from headrace.pipeline.runner.settings import RunSettings
 from headrace.pipeline.runner.streams import prepared
+from headrace.pipeline.runner.windows import Touched
 from headrace.pipeline.tables import BatchName
 
 if TYPE_CHECKING:
@@ -60,8 +61,17 @@ class _Trial:
         self._spark = spark
         self._settings = RunSettings(warehouse, {})
         self._sent: dict[str, list[dict[str, Any]]] = {}
+        self._known: DataFrame | None = None
         self._fanouts = [
-            Fanout(file.name, self._nodes, query, schemas, self._settings, send=self._keep)
+            Fanout(
+                file.name,
+                self._nodes,
+                query,
+                schemas,
+                self._settings,
+                send=self._keep,
+                processed=self._processed,
+            )
             for query in queries(file.nodes)
         ]
 
@@ -81,7 +91,7 @@ class _Trial:
             )
         records = self._records(batches)
         for fanout in self._fanouts:
-            rows = deduplicated(records, fanout.sources)
+            self._known = rows = deduplicated(records, fanout.sources)
             for number in range(len(batches)):
                 batch = rows.where(F.col("_number") == number).drop("_number")
                 fanout.run(batch, BatchName("example", number))
@@ -107,6 +117,12 @@ class _Trial:
                     )
         schema = record_schema().add("_number", IntegerType())
         return arrived(self._spark.createDataFrame(rows, schema))
+
+    def _processed(
+        self, spark: "SparkSession", batch: BatchName, contents: Contents, windows: Touched
+    ) -> "DataFrame":
+        assert self._known is not None
+        return self._known.where(F.col("_number") <= batch.number).drop("_number")
 
     def _keep(self, node: Node, rows: "DataFrame", batch: BatchName) -> Done:
         found = rows.toArrow().to_pylist()

@@ -6,7 +6,6 @@ same, and writes only what is missing.
 """
 
 import logging
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -20,8 +19,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from headrace.model.dead_letters import retry_topic
+from headrace.model.ids import TopicPartition
 from headrace.pipeline.calling import call
-from headrace.pipeline.graph import Node, Query
+from headrace.pipeline.errors import broken_file, python_error
+from headrace.pipeline.graph import Node, Query, sources_of
 from headrace.pipeline.runner import retries
 from headrace.pipeline.runner.dead_letters import DeadLetters
 from headrace.pipeline.runner.expectations import (
@@ -32,19 +34,30 @@ from headrace.pipeline.runner.expectations import (
     row_records,
     rule_counts,
 )
+from headrace.pipeline.runner.history import RecordsGone, records_since, with_retries_before
 from headrace.pipeline.runner.isolation import RECORDS_MAX, Isolated, NotIsolated, isolate
 from headrace.pipeline.runner.kept import Kept
 from headrace.pipeline.runner.records import (
+    ATTEMPT,
     FATE,
     SINKS,
     TOPIC_ID,
     as_letters,
     decoded,
+    deduplicated,
     letters_of,
     rows_of,
     source_rows,
 )
 from headrace.pipeline.runner.settings import RunSettings
+from headrace.pipeline.runner.windows import (
+    Touched,
+    check_starts,
+    event_times,
+    in_a_window,
+    touched,
+    with_deleted,
+)
 from headrace.pipeline.tables import DELETED, FOLD_FILES, NO_VERSION, BatchName, JobTable, Rules
 from headrace.pipeline.warehouse.bad_share import BadShare
 from headrace.spark.failures import PipelineError
@@ -83,6 +96,8 @@ class Done(NamedTuple):
 
 
 Send = Callable[[Node, "DataFrame", BatchName], Done]
+# All records of the query up to the end of a batch, each event once: for its windows.
+Processed = Callable[["SparkSession", BatchName, "Contents", Touched], "DataFrame"]
 
 
 class Written(NamedTuple):
@@ -102,6 +117,7 @@ class Contents(NamedTuple):
 
     topic_ids: Mapping[str, str] = {}
     has_retries: bool = False
+    ends: Mapping[TopicPartition, int] = {}
 
 
 class _Count(NamedTuple):
@@ -126,9 +142,11 @@ class Fanout:
         *,
         counted: Container[str] = (),
         send: Send | None = None,
+        processed: Processed | None = None,
     ) -> None:
         """``counted`` are the functions whose events and broken rules this query counts."""
         self._counted = counted
+        self._processed = processed or self._records_since
         self._reads = _reads_table(settings)
         self._send = send or self._send_rows
         self._pipeline = pipeline
@@ -171,7 +189,7 @@ class Fanout:
             records = self._retries.not_landed(records, batch)
         kept = Kept(decoded(_with_topic_ids(records, contents.topic_ids), self.sources))
         try:
-            written = self._run(_Batch(kept.rows, batch, pinned or {}, contents.has_retries))
+            written = self._run(_Batch(kept.rows, batch, pinned or {}, contents))
             if contents.has_retries:
                 self._retries.landed(kept.rows, batch)
         finally:
@@ -235,15 +253,11 @@ class Fanout:
         node = self._nodes[name]
         rows = batch.rows
         ours = inputs
-        if batch.has_retries:
+        if batch.contents.has_retries:
             rows = rows.where(F.col(SINKS).isNull() | F.array_contains(F.split(SINKS, ","), name))
             ours = self._inputs(batch, rows)
         try:
-            with _naming(node):
-                made = ours.of(name)
-                # Starting a second task, and reading its file later, costs more than it saves.
-                made = made.coalesce(1) if is_small else made
-                return self._write(name, made, batch.name)
+            return self._write_made(node, ours, rows, batch, is_small=is_small)
         except _FunctionFailed as failed:
             found = self._isolated(batch, rows, failed, lambda inputs: _compute(inputs.of(name)))
         finally:
@@ -252,12 +266,95 @@ class Fanout:
         without = self._inputs(batch, found.good)
         try:
             self._write_failed(found, node, [name], batch.name)
-            with _naming(node):
-                done = self._write(name, without.of(name), batch.name)
+            done = self._write_made(node, without, found.good, batch, is_small=is_small)
             return done._replace(dead_letters=done.dead_letters + found.count)
         finally:
             without.release()
             found.release()
+
+    def _write_made(
+        self, node: Node, inputs: "_Inputs", rows: "DataFrame", batch: "_Batch", *, is_small: bool
+    ) -> "Done":
+        with _naming(node):
+            made = inputs.of(node.name)
+            if node.declared.options.get("window"):
+                return self._write_windows(node, made, rows, batch)
+            # Starting a second task, and reading its file later, costs more than it saves.
+            made = made.coalesce(1) if is_small else made
+            return self._write(node.name, made, batch.name)
+
+    # --- windows ---------------------------------------------------------------------------
+
+    def _write_windows(
+        self, node: Node, made: "DataFrame", rows: "DataFrame", batch: "_Batch"
+    ) -> "Done":
+        """Write the windows that these rows touch, as all events up to now make them."""
+        sources = [one for one in self.sources if one.name in sources_of(node.name, self._nodes)]
+        windows = touched(
+            node, self._schemas[node.name], [event_times(rows, one) for one in sources]
+        )
+        if windows is None:
+            return Done(0)
+        check_starts(node, made, windows)
+        try:
+            records = self._processed(made.sparkSession, batch.name, batch.contents, windows)
+        except RecordsGone as gone:
+            return self._write_windows_in_time(node, rows, batch, str(gone))
+        named = _with_topic_ids(records, batch.contents.topic_ids)
+        history = decoded(self._without_failed(named, node.name), self.sources)
+        inputs = _Inputs(self, history, batch.name, batch.pinned, windows.inside)
+        whole = Kept(windows.rows(inputs.of(node.name)))
+        try:
+            table = self._tables[node.name]
+            before = table.rows(made.sparkSession, self._schemas[node.name], before=batch.name)
+            changed = with_deleted(whole.rows, before, windows, node.option("key"))
+            return self._write(node.name, changed, batch.name)
+        finally:
+            whole.release()
+            inputs.release()
+
+    def _write_windows_in_time(
+        self, node: Node, rows: "DataFrame", batch: "_Batch", gone: str
+    ) -> "Done":
+        """The same without late records, whose windows are gone: these are dead letters."""
+        is_late = (F.col(FATE) == "late") | (F.col(ATTEMPT) > 0)
+        late = rows.where(is_late)
+        count = late.count()
+        if not count:
+            raise PipelineError(
+                f"{node.mistake(gone)}. Load the topic into a raw table before retention deletes "
+                "its records (headrace pipeline load), or run the pipeline with --from latest"
+            )
+        reason = F.lit(f"table {node.name}: its window cannot be computed again: {gone}")
+        letters = as_letters(late, F.lit("late"), reason, sinks=F.lit(node.name))
+        self._letters.write(letters, batch.name, f"late/{node.name}")
+        others = rows.where(~F.coalesce(is_late, F.lit(False)))
+        inputs = self._inputs(batch, others)
+        try:
+            done = self._write_windows(node, inputs.of(node.name), others, batch)
+            return done._replace(dead_letters=done.dead_letters + count)
+        finally:
+            inputs.release()
+
+    def _records_since(
+        self, spark: "SparkSession", batch: BatchName, contents: Contents, windows: Touched
+    ) -> "DataFrame":
+        ends = contents.ends
+        found = records_since(spark, self._settings, self.sources, ends, windows.arrived_since_ms)
+        retried = retry_topic(self._pipeline)
+        found = with_retries_before(spark, self._settings, found, retried, self.sources, ends)
+        return deduplicated(found, self.sources)
+
+    def _without_failed(self, records: "DataFrame", sink: str) -> "DataFrame":
+        """Without records that are dead letters because a function failed for them."""
+        failed = self._letters.failed(records.sparkSession, sink)
+        if failed is None:
+            return records
+        place = ("topic", "partition", "offset", "attempt")
+        known = failed.select(*(F.col(name).alias(f"_failed_{name}") for name in place))
+        same = [F.col(name) == F.col(f"_failed_{name}") for name in place[:3]]
+        same.append(F.col(ATTEMPT) == F.col("_failed_attempt"))
+        return records.join(F.broadcast(known), same, "left_anti")
 
     def _isolated(
         self,
@@ -328,7 +425,10 @@ class Fanout:
         pinned = dict.fromkeys(self._query.tables, NO_VERSION)
         inputs = _Inputs(self, decoded(records, self.sources), batch, pinned, inside)
         try:
-            yield inputs.of(name)
+            rows = inputs.of(name)
+            if self._nodes[name].option("window"):
+                rows = in_a_window(self._nodes[name], rows)
+            yield rows
         finally:
             inputs.release()
 
@@ -436,7 +536,7 @@ class _Batch(NamedTuple):
     rows: "DataFrame"
     name: BatchName
     pinned: Mapping[str, int]  # versions of other tables
-    has_retries: bool
+    contents: Contents
 
 
 class _Inputs:
@@ -535,13 +635,10 @@ def _naming(node: Node) -> Iterator[None]:
     try:
         yield
     except PySparkException as failed:
-        raise _FunctionFailed(node, _reason(str(failed))) from failed
-
-
-def _reason(text: str) -> str:
-    """The error of a Python function in a message of Spark, or its first line."""
-    errors = re.findall(r"^(?:\w+\.)*[A-Z]\w+(?:Error|Exception)?: .+$", text, re.MULTILINE)
-    return errors[-1] if "Traceback" in text and errors else text.strip().split("\n")[0]
+        broken = broken_file(str(failed))
+        if broken is not None:
+            raise broken from failed
+        raise _FunctionFailed(node, python_error(str(failed))) from failed
 
 
 def _compute(rows: "DataFrame") -> None:

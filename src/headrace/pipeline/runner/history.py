@@ -1,4 +1,4 @@
-"""The records that a query has processed, read again: from the raw tables, then from the topics.
+"""The records that a query has processed, read again from the raw tables and the topics.
 
 A raw table has records that retention deleted from its topic long ago; the topic has records that
 are not loaded yet. The offsets in the raw table say where one ends and the other begins.
@@ -6,6 +6,7 @@ are not loaded yet. The offsets in the raw table say where one ends and the othe
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Window
@@ -36,10 +37,14 @@ if TYPE_CHECKING:
 Ends = Mapping[TopicPartition, int]
 
 
+class RecordsGone(RunRefused):
+    """Records that are needed are neither in a raw table nor in their topic."""
+
+
 def records_before(
     spark: "SparkSession", settings: RunSettings, sources: Sequence[SourceRows], ends: Ends
 ) -> "DataFrame":
-    """All records of these sources before these offsets. Raises RunRefused if some are gone."""
+    """All records of these sources before these offsets. Raises RecordsGone."""
     frames = []
     first: dict[TopicPartition, int] = {}
     cluster = Cluster(
@@ -64,6 +69,56 @@ def records_before(
     for frame in frames[1:]:
         records = records.unionByName(frame)
     return records
+
+
+def records_since(
+    spark: "SparkSession",
+    settings: RunSettings,
+    sources: Sequence[SourceRows],
+    ends: Ends,
+    since_ms: int,
+) -> "DataFrame":
+    """The records before these offsets with a timestamp of ``since_ms`` or later.
+
+    Topics have the newest records, and finding those of a time in them costs nothing. A raw table
+    is read for what retention deleted. Raises RecordsGone.
+    """
+    frames = []
+    first: dict[TopicPartition, int] = {}
+    cluster = Cluster(
+        parse_source({**settings.source, "subscribe": "unused"}, streaming=False).client
+    )
+    try:
+        for source in sources:
+            places = [place for place in ends if place.topic == source.topic]
+            earliest, newer = (
+                cluster.list_offsets(dict.fromkeys(places, which), read_committed=True)
+                for which in (EARLIEST, max(since_ms, 0))
+            )
+            for place in places:
+                found = ends[place] if newer[place] < 0 else newer[place]
+                first[place] = min(ends[place], max(earliest[place], found))
+            # Where the oldest record of a log is new enough, the records before it may be too.
+            cut = {
+                place: earliest[place]
+                for place in places
+                if earliest[place] > 0 and first[place] <= earliest[place]
+            }
+            if cut:
+                topic_id = cluster.existing_topic(source.topic).topic_id
+                table = open_table(settings.warehouse / RAW / source.topic)
+                loaded = _loaded(table, topic_id, list(cut))
+                for place in cut:
+                    _check(place, earliest[place], loaded[place], ends[place])
+                if table is not None:
+                    rows = _from_table(spark, table, source, topic_id, cut)
+                    frames.append(rows.where(F.unix_millis("timestamp") >= since_ms))
+    finally:
+        cluster.close()
+    return reduce(
+        lambda one, other: one.unionByName(other),
+        [*frames, _from_topics(spark, settings, first, ends)],
+    )
 
 
 def with_retries_before(
@@ -99,7 +154,7 @@ def _loaded(
 
 def _check(place: TopicPartition, earliest: int, loaded: int, end: int) -> None:
     if loaded < earliest and loaded < end and earliest > 0:
-        raise RunRefused(
+        raise RecordsGone(
             f"the records of {place} from offset {loaded} to {min(earliest, end)} are neither in "
             "the raw table nor in the topic, so they cannot be computed again"
         )

@@ -23,6 +23,7 @@ from headrace.model.dead_letters import HEADER_PREFIX
 from headrace.pipeline.graph import Node, duration_ms
 from headrace.pipeline.rules import RECORD
 from headrace.spark.ddl import parse_fields
+from headrace.spark.source_schema import WATERMARK
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -77,9 +78,13 @@ def arrived(records: "DataFrame") -> "DataFrame":
     """Records with the time at which each arrived. Spark keeps the clock of a batch."""
     time = F.least("timestamp", F.current_timestamp())
     nothing = F.lit(None).cast("string")
+    clock = time
+    if WATERMARK in records.columns:
+        # A record that is older than the watermark does not fall behind it.
+        clock = F.greatest(time, F.col(WATERMARK) + F.make_interval(secs=F.lit(0.001)))
     return records.withColumns(
-        {ARRIVED: time, _CLOCK: time, ATTEMPT: F.lit(0), TOPIC_ID: nothing, SINKS: nothing}
-    )
+        {ARRIVED: time, _CLOCK: clock, ATTEMPT: F.lit(0), TOPIC_ID: nothing, SINKS: nothing}
+    ).drop(WATERMARK)
 
 
 def with_retries(

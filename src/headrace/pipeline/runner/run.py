@@ -4,9 +4,10 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.model.audit import AUDIT_TOPIC, AUDIT_TOPIC_CONFIGS
 from headrace.model.dead_letters import (
     DEAD_LETTER_CONFIGS,
     DEAD_LETTER_TOPIC,
@@ -14,12 +15,17 @@ from headrace.model.dead_letters import (
     retry_topic,
 )
 from headrace.pipeline.loading import load
+from headrace.pipeline.runner.dead_letters import TABLE as DEAD_LETTERS
 from headrace.pipeline.runner.directory import PipelineDirectory
-from headrace.pipeline.runner.fanout import forget_counts
+from headrace.pipeline.runner.expectations import EXPECTATIONS
+from headrace.pipeline.runner.fanout import READS, forget_counts
 from headrace.pipeline.runner.planning import Plan, make_plan
+from headrace.pipeline.runner.retries import TABLE as RETRIES
 from headrace.pipeline.runner.settings import RunSettings
 from headrace.pipeline.runner.streams import Progress, Stream, prepared
+from headrace.pipeline.runner.upkeep import Upkeep
 from headrace.spark.cluster import Cluster
+from headrace.spark.failures import PipelineError
 from headrace.spark.options import parse_source
 
 if TYPE_CHECKING:
@@ -30,6 +36,7 @@ _LOOK_EVERY_S = 0.1
 
 class _Running(NamedTuple):
     directory: PipelineDirectory
+    upkeep: Upkeep
     streams: list[Stream]
 
 
@@ -53,7 +60,7 @@ def run(
     that they write. Raises BadPipeline, RunRefused, and what ends a query.
     """
     session = prepared(spark)
-    with ExitStack() as stack:
+    with _naming_files(), ExitStack() as stack:
         plans = []
         for file in files:
             loaded = load(file)
@@ -70,10 +77,22 @@ def run(
         yield from _progress(running, stop or threading.Event())
 
 
+@contextmanager
+def _naming_files() -> Iterator[None]:
+    """A full disk, or a file that may not be written, in words."""
+    try:
+        yield
+    except OSError as failed:
+        raise PipelineError(
+            f"cannot use {failed.filename or 'a file of the warehouse'}: {failed.strerror}. "
+            "Nothing is lost: correct it, and run the pipeline again"
+        ) from failed
+
+
 def _start(plan: Plan, spark: "SparkSession", settings: RunSettings, stack: ExitStack) -> _Running:
     _start_over(plan, spark, settings)
     settings = _with_topics(plan, settings)
-    running = _Running(plan.directory, [])
+    running = _Running(plan.directory, _upkeep(plan, settings), [])
     for query in plan.queries:
         stream = Stream(plan, query, spark, settings)
         stack.callback(stream.stop)
@@ -84,6 +103,12 @@ def _start(plan: Plan, spark: "SparkSession", settings: RunSettings, stack: Exit
     return running
 
 
+def _upkeep(plan: Plan, settings: RunSettings) -> Upkeep:
+    names = [name for query in plan.queries for name in query.tables]
+    tables = [settings.table(name) for name in (*names, READS, EXPECTATIONS, RETRIES)]
+    return Upkeep(plan.directory.path / "cleaned", tables, settings.table(DEAD_LETTERS))
+
+
 def _progress(running: Sequence[_Running], stop: threading.Event) -> Iterator[Progress]:
     streams = [stream for one in running for stream in one.streams]
     while True:
@@ -92,8 +117,12 @@ def _progress(running: Sequence[_Running], stop: threading.Event) -> Iterator[Pr
             yield from stream.progress()
             stream.check()
         if not is_active:
+            for one in running:
+                one.upkeep.run_if_due()
             return
         for one in running:
+            if all(stream.has_finished_a_batch for stream in one.streams):
+                one.upkeep.run_if_due()
             if stop.is_set() or one.directory.is_asked_to_stop():
                 _finish([one])
                 one.directory.clear_stop()
@@ -127,6 +156,7 @@ def _with_topics(plan: Plan, settings: RunSettings) -> RunSettings:
     try:
         cluster.create_topic(DEAD_LETTER_TOPIC, -1, DEAD_LETTER_CONFIGS)
         cluster.create_topic(retries, 1, RETRY_CONFIGS)
+        cluster.create_topic(AUDIT_TOPIC, 1, AUDIT_TOPIC_CONFIGS)
         for node in wanted:
             policy = {"cleanup.policy": "compact"} if node.option("compacted") else {}
             cluster.create_topic(node.declared.topic, -1, policy)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 DEFAULT_WAREHOUSE = Path("warehouse")
+PIPELINES = "_pipelines"  # below it: a directory per pipeline
 # Records of one batch. A first run over full topics would otherwise be a single batch of any size.
 BATCH_RECORDS_MAX = 2_000_000
 # Of the rows of a function. A broken producer must not drain a topic into quarantine.
@@ -26,4 +27,4 @@ class RunSettings(NamedTuple):
         return self.warehouse / name
 
     def state(self, pipeline: str) -> Path:
-        return self.warehouse / "_pipelines" / pipeline
+        return self.warehouse / PIPELINES / pipeline

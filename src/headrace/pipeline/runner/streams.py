@@ -8,7 +8,10 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headrace.model.audit import reader_name
 from headrace.model.dead_letters import retry_topic
+from headrace.model.ids import TopicPartition
+from headrace.pipeline.errors import broken_file, python_error
 from headrace.pipeline.graph import Query
 from headrace.pipeline.runner.fanout import Contents, Fanout, Written
 from headrace.pipeline.runner.planning import Plan
@@ -123,6 +126,8 @@ class Stream:
             "limitBy": "timestamp",
             "kafka.group.id": self.group,
             "kafka.isolation.level": "read_committed",
+            "query.checkpoint": str(self._plan.directory.checkpoint(self._query.name)),
+            "query.audit": reader_name(self._plan.file.name, self._query.name, self._id),
         }
         for name, value in options.items():
             reader = reader.option(name, value)
@@ -165,7 +170,12 @@ class Stream:
             before = self._plan.directory.offsets(self._query.name, number - 1)
         retries = self._retry_topic
         has_retries = ends.get(retries, {}) != (before or {}).get(retries, {})
-        return Contents({topic: ours["ids"].get(topic, "") for topic in self._topics}, has_retries)
+        places = {
+            TopicPartition(topic, int(partition)): offset
+            for (topic, partition), offset in _offsets(ends).items()
+        }
+        ids = {topic: ours["ids"].get(topic, "") for topic in self._topics}
+        return Contents(ids, has_retries, places)
 
     def _land(self, records: "DataFrame", number: int) -> None:
         if self._finishing.is_set():
@@ -187,6 +197,11 @@ class Stream:
             raise
 
     # --- what happened -------------------------------------------------------------------------
+
+    @property
+    def has_finished_a_batch(self) -> bool:
+        """In this run: no batch of an earlier one has to run again."""
+        return self._told >= 0
 
     def is_active(self) -> bool:
         return bool(self._running.isActive)
@@ -245,9 +260,13 @@ class Stream:
             return
         if isinstance(self.failure, PipelineError):
             raise self.failure
+        broken = broken_file(str(self.failure or failed))
+        if broken is not None:
+            raise broken from failed
         if self.failure is not None:
-            raise PipelineError(f"query {self.group}: {_first_line(self.failure)}") from failed
-        raise PipelineError(f"query {self.group}: {_first_line(failed)}") from failed
+            text = python_error(str(self.failure))
+            raise PipelineError(f"query {self.group}: {text}") from failed
+        raise PipelineError(f"query {self.group}: {python_error(str(failed))}") from failed
 
     def progress(self) -> Iterator[Progress]:
         """The batches that finished since the last call."""
@@ -299,7 +318,3 @@ def _offsets(told: Any) -> dict[tuple[str, str], int]:
         if not topic.startswith("#")
         for partition, offset in partitions.items()
     }
-
-
-def _first_line(failure: BaseException) -> str:
-    return str(failure).strip().split("\n")[0]

@@ -16,6 +16,7 @@ from headrace.pipeline.warehouse.batch import Batch, NewFile
 from headrace.pipeline.warehouse.compaction import Compacted, compact_closed
 from headrace.pipeline.warehouse.conditional_puts import check_conditional_puts
 from headrace.pipeline.warehouse.files import PartitionedFiles, unique_name
+from headrace.pipeline.warehouse.letter_topic import send_letters
 from headrace.pipeline.warehouse.offsets import Bounds, Decision, Span, lost_span, pending_span
 from headrace.pipeline.warehouse.planning import (
     BYTES_PER_RECORD_GUESS,
@@ -363,8 +364,10 @@ class Load:
         """Before the rows: a record must not be in neither table after a crash between the two."""
         files = tuple(file for result in results for file in result.letters)
         if files:
-            table = open_or_create(self._location / DEAD_LETTERS, DEAD_LETTER_SCHEMA, [])
+            directory = self._location / DEAD_LETTERS
+            table = open_or_create(directory, DEAD_LETTER_SCHEMA, [])
             table.commit(Batch((), files, DEAD_LETTER_SCHEMA, written_at_ms))
+            send_letters(self._cluster, str(self._location), directory, files)
 
 
 def _counts(results: list[TaskResult]) -> tuple[int, int]:

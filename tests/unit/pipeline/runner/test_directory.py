@@ -18,7 +18,7 @@ def test_one_run_at_a_time(directory):
     with directory.locked():
         assert directory.is_running()
         with (
-            pytest.raises(RunRefused, match=f"process {os.getpid()} runs this pipeline"),
+            pytest.raises(RunRefused, match=f"process {os.getpid()} runs the pipeline site"),
             directory.locked(),
         ):
             pass

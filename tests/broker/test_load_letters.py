@@ -1,0 +1,106 @@
+"""The dead letters of a load in the topic of dead letters, in the shape of those of pipelines."""
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Consumer
+
+from headrace.client.cluster import ClientSettings
+from headrace.model.dead_letters import (
+    DEAD_LETTER_TOPIC,
+    HEADER_PREFIX,
+    LETTER_VALUE_SIZE_MAX,
+)
+from headrace.model.ids import TopicPartition
+from headrace.pipeline.warehouse.files import PartitionedFiles
+from headrace.pipeline.warehouse.letter_topic import letter_record, send_letters
+from headrace.pipeline.warehouse.rows import DEAD_LETTER_SCHEMA, lost_letter
+from headrace.pipeline.warehouse.storage import location_of
+from headrace.spark.cluster import Cluster
+from headrace.testing import Broker
+
+ROW = {
+    "_topic": "views",
+    "_topic_id": "T",
+    "_partition": 3,
+    "_offset": 7,
+    "_offset_end": 8,
+    "_timestamp_ms": 1_795_000_000_000,
+    "_key": b"k",
+    "_headers": [{"key": "trace", "value": b"\xff"}, {"key": "none", "value": None}],
+    "value": b"{not json",
+    "stage": "decode",
+    "reason": "not valid JSON",
+}
+
+
+@pytest.fixture
+def broker():
+    with Broker() as running:
+        yield running
+
+
+def received(broker, count):
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "group.id": "letters",
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.subscribe([DEAD_LETTER_TOPIC])
+    try:
+        found = []
+        while len(found) < count:
+            message = consumer.poll(10)
+            assert message is not None and message.error() is None
+            found.append(message)
+        return found
+    finally:
+        consumer.close()
+
+
+def ours(headers):
+    return {
+        name.removeprefix(HEADER_PREFIX): value
+        for name, value in headers
+        if name.startswith(HEADER_PREFIX)
+    }
+
+
+def test_letters_have_their_record_and_say_what_failed(broker, tmp_path):
+    directory = location_of(tmp_path / "views" / "_dead_letters")
+    files = PartitionedFiles(directory, DEAD_LETTER_SCHEMA, "letters")
+    files.add((), pa.RecordBatch.from_pylist([ROW], DEAD_LETTER_SCHEMA))
+    lost = lost_letter(TopicPartition("views", 0), bytes(16), 5, 12, 0, "retention was faster")
+    files.add((), lost)
+    cluster = Cluster(ClientSettings(broker.bootstrap_servers))
+    try:
+        send_letters(cluster, "warehouse/views", directory, files.finish())
+    finally:
+        cluster.close()
+
+    letter, range_ = received(broker, 2)
+
+    assert (letter.key(), letter.value()) == (b"k", b"{not json")
+    assert letter.headers()[:2] == [("trace", b"\xff"), ("none", None)]
+    assert ours(letter.headers()) == {
+        "stage": b"decode",
+        "table": b"warehouse/views",
+        "reason": b"not valid JSON",
+        "topic": b"views",
+        "topicid": b"T",
+        "partition": b"3",
+        "offset": b"7",
+        "timestamp": b"1795000000000",
+        "attempt": b"0",
+    }
+    found = ours(range_.headers())
+    assert (found["stage"], found["offset"], found["offsetend"]) == (b"lost", b"5", b"12")
+    assert range_.value() is None
+
+
+def test_a_value_that_is_too_large_is_only_in_the_table():
+    value = bytes(LETTER_VALUE_SIZE_MAX + 1)
+    record = letter_record("views", {**ROW, "value": value})
+    assert record.value is None and record.key == b"k"
+    assert ours(record.headers)["omitted"] == str(len(value)).encode()
