@@ -68,11 +68,11 @@ class Worker:
         return {int(line.split()[1]) for line in self.lines() if line.startswith(how + " ")}
 
 
-def paused(process, seconds):
-    os.kill(process.pid, signal.SIGSTOP)
+def paused(process_id, seconds):
+    os.kill(process_id, signal.SIGSTOP)
     time.sleep(seconds)
     with suppress(ProcessLookupError):
-        os.kill(process.pid, signal.SIGCONT)
+        os.kill(process_id, signal.SIGCONT)
 
 
 def fault_of_a_worker(dice, workers):
@@ -83,9 +83,9 @@ def fault_of_a_worker(dice, workers):
         victim.kill()
         victim.start()
     elif what == "pause":
-        paused(victim.process, dice.uniform(0.1, 1))
+        paused(victim.process.pid, dice.uniform(0.1, 1))
     else:
-        paused(victim.process, dice.uniform(3, 5))  # until its transaction has timed out
+        paused(victim.process.pid, dice.uniform(3, 5))  # until its transaction has timed out
     return what
 
 

@@ -342,14 +342,14 @@ def settle(connections):
 
 def burst(world, process, clients):
     """Clients send while the broker is paused; some send only a part, and the rest later."""
-    os.kill(process.pid, signal.SIGSTOP)
+    os.kill(process.process_id, signal.SIGSTOP)
     try:
         for client in world.dice.sample(clients, world.dice.randint(2, len(clients))):
             client.act()
             is_cut = world.dice.random() < 0.2
             client.connection.push(world.dice.randint(1, 400) if is_cut else None)
     finally:
-        os.kill(process.pid, signal.SIGCONT)
+        os.kill(process.process_id, signal.SIGCONT)
     settle([client.connection for client in clients])
 
 

@@ -18,7 +18,7 @@ def fault_of_the_node(dice, broker):
         broker.kill()
         broker.start()
     else:
-        paused(broker.runner.child, dice.uniform(0.2, 2))
+        paused(broker.runner.child.process_id, dice.uniform(0.2, 2))
     return what
 
 
