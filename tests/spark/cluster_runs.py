@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 import headrace
 
-EVENTS, PAGES, BATCH = 3_000, 7, 500
+EVENTS, PAGES, BATCH = 1_500, 7, 500
 DOUBLED = 40
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 FILE = """
