@@ -32,8 +32,8 @@ setup: .venv/ready  ## Create .venv with everything a developer needs
 run: setup ## Run the pipeline of a website: a node, a day of events, five Spark jobs, a report
 	$(PY) -m headrace demo pipeline
 test: setup ## Run all tests that need only PyPI and Java, with two rounds of each torture test
-	@# More workers than cores, because many tests wait for a timer or another process.
-	$(PY) -m pytest -m 'not interop and not spark' -n 4 $(SPREAD)
+	@# One worker more than cores, because some test is always waiting. Four take as long.
+	$(PY) -m pytest -m 'not interop and not spark' -n 3 $(SPREAD)
 	$(SPARK_TESTS)
 spark: setup ## Run only the tests of the Spark source and sink (requires Java 17 or newer)
 	$(SPARK_TESTS)

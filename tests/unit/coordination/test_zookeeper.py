@@ -331,15 +331,16 @@ async def test_a_session_that_another_process_left_is_closed_once(connect):
 
 
 @in_loop
-async def test_a_process_reattaches_to_its_session(connect):
-    left = await ZooKeeperTree.open(connect, **TIMEOUTS)
-    await left.create("/mine", ephemeral=True)
-    async with opened(connect, reattach=left.credentials) as tree:
-        assert tree.session_id == left.session_id
-        node = await tree.get("/mine")
-        assert node is not None and node.ephemeral_owner == tree.session_id
-        await tree.delete("/mine", ANY_VERSION)
-    await left.close()
+async def test_a_process_reattaches_to_its_session(proxy, connect):
+    chroot = connect.partition("/")[2]
+    async with opened(f"127.0.0.1:{proxy.port}/{chroot}", session_timeout_ms=40_000) as left:
+        await left.create("/mine", ephemeral=True)
+        proxy.cut()  # as if it had died: two clients of one session take it from each other
+        async with opened(connect, reattach=left.credentials, session_timeout_ms=40_000) as tree:
+            assert tree.session_id == left.session_id
+            node = await tree.get("/mine")
+            assert node is not None and node.ephemeral_owner == tree.session_id
+            await tree.delete("/mine", ANY_VERSION)
 
 
 @in_loop
