@@ -21,6 +21,7 @@ from headrace.pipeline.events import SCHEMAS
 from headrace.pipeline.runner.directory import PipelineDirectory
 from headrace.pipeline.runner.settings import PIPELINES
 from headrace.pipeline.tables import JobTable, Rules
+from headrace.pipeline.warehouse.storage import for_spark
 from headrace.pipeline.warehouse.table import Table, open_table
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ def _rows(spark: "SparkSession", table: Table) -> "DataFrame":
     in_files = from_arrow_schema(table.file_schema())
     paths: dict[tuple[tuple[str, str | None], ...], list[str]] = {}
     for file in table.files():
-        paths.setdefault(file.partition_values, []).append(str(table.location / file.path))
+        paths.setdefault(file.partition_values, []).append(for_spark(table.location / file.path))
     found = spark.createDataFrame([], schema)
     for values, files in sorted(paths.items(), key=str):
         rows = spark.read.schema(in_files).parquet(*files)
@@ -170,7 +171,9 @@ def follow(
     Of a query with an aggregation these are the groups that changed.
     """
     batches: SimpleQueue[pa.Table] = SimpleQueue()
-    writer = frame.writeStream.outputMode("update").option("checkpointLocation", str(checkpoint))
+    writer = frame.writeStream.outputMode("update").option(
+        "checkpointLocation", for_spark(checkpoint)
+    )
     try:
         query = writer.foreachBatch(lambda rows, _: batches.put(rows.toArrow())).start()
     except AnalysisException as wrong:

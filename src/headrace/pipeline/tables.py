@@ -30,6 +30,7 @@ from pyspark.sql.types import (
 from headrace.pipeline.warehouse.batch import Batch, NewFile, Numbered, TableFile
 from headrace.pipeline.warehouse.files import PartitionedFiles, unique_name
 from headrace.pipeline.warehouse.offsets import Decision
+from headrace.pipeline.warehouse.storage import for_spark
 from headrace.pipeline.warehouse.table import Table, now_ms, open_or_create, open_table
 from headrace.spark.workers import settle
 
@@ -278,7 +279,7 @@ class JobTable:
         schema = spark_schema(table)
         if not files:
             return spark.createDataFrame([], schema)
-        paths = [str(self.location / file.path) for file in files]
+        paths = [for_spark(self.location / file.path) for file in files]
         return spark.read.schema(schema).parquet(*paths)
 
 

@@ -11,6 +11,7 @@ from headrace.pipeline.runner.directory import PipelineDirectory
 from headrace.pipeline.runner.expectations import EXPECTATIONS
 from headrace.pipeline.runner.settings import RunSettings
 from headrace.pipeline.runner.streams import group_of
+from headrace.pipeline.warehouse.storage import for_spark
 from headrace.pipeline.warehouse.table import open_table
 from headrace.spark.cluster import LATEST, Cluster
 from headrace.spark.options import parse_source
@@ -103,11 +104,11 @@ def read_state(file: str, spark: "SparkSession", settings: RunSettings) -> list[
         batch = directory.last_batch(query)
         if batch < 0 or not (checkpoint / "state").is_dir():
             continue
-        for operator in spark.read.format("state-metadata").load(str(checkpoint)).collect():
+        for operator in spark.read.format("state-metadata").load(for_spark(checkpoint)).collect():
             keys = (
                 spark.read.format("statestore")
                 .option("operatorId", operator["operatorId"])
-                .load(str(checkpoint))
+                .load(for_spark(checkpoint))
                 .count()
             )
             found.append(StateStatus(query, operator["operatorName"], keys, batch))

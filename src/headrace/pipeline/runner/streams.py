@@ -19,6 +19,7 @@ from headrace.pipeline.runner.records import deduplicated, with_retries
 from headrace.pipeline.runner.session import pool_of
 from headrace.pipeline.runner.settings import RunSettings
 from headrace.pipeline.tables import BatchName
+from headrace.pipeline.warehouse.storage import for_spark
 from headrace.spark.cluster import EARLIEST, LATEST
 from headrace.spark.failures import PipelineError
 from headrace.spark.stream_offset import OURS
@@ -140,7 +141,9 @@ class Stream:
         return (
             rows.writeStream.queryName(self.group)
             .foreachBatch(self._land)
-            .option("checkpointLocation", str(self._plan.directory.checkpoint(self._query.name)))
+            .option(
+                "checkpointLocation", for_spark(self._plan.directory.checkpoint(self._query.name))
+            )
             .trigger(**trigger)
             .start()
         )

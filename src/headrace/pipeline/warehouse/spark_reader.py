@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from headrace.pipeline.warehouse.batch import TableFile
 from headrace.pipeline.warehouse.compaction import rows_of
-from headrace.pipeline.warehouse.storage import Location
+from headrace.pipeline.warehouse.storage import Location, for_spark
 from headrace.pipeline.warehouse.table import Table
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ def read_table(spark: Any, table: Table) -> "DataFrame":
     if not files:
         found = spark.createDataFrame([], schema)
     elif table.location.is_directory and all(map(_shows_values, files)):
-        paths = [f"{table.location}/{file.path}" for file in files]
-        reader = spark.read.schema(schema).option("basePath", str(table.location))
+        paths = [for_spark(table.location / file.path) for file in files]
+        reader = spark.read.schema(schema).option("basePath", for_spark(table.location))
         found = reader.parquet(*paths).select(*(f"`{name}`" for name in schema.names))
     else:
         whole = pa.schema(table.handle.schema().to_arrow())

@@ -127,6 +127,11 @@ class Location(NamedTuple):
         _client(self).delete_dir(name)
 
 
+def for_spark(path: object) -> str:
+    """A local path for Spark, whose default file system may be another: HDFS, with YARN."""
+    return f"file:{Path(str(path)).absolute()}"
+
+
 def location_of(place: Path | Location) -> Location:
     return place if isinstance(place, Location) else Location(str(place.absolute()))
 

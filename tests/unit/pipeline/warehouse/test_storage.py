@@ -9,7 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.pipeline.errors import LoadStopped
-from headrace.pipeline.warehouse.storage import Location, location_of, parse_location
+from headrace.pipeline.warehouse.storage import (
+    Location,
+    for_spark,
+    location_of,
+    parse_location,
+)
 from headrace.spark.failures import BadOption
 from tests.fakes.s3_server import new_url, s3_server
 
@@ -76,3 +81,8 @@ def test_without_the_client_of_hdfs_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "hdfs_native.fsspec", None)
     with pytest.raises(LoadStopped, match=r"pip install 'headrace\[hdfs\]'"):
         parse_location("hdfs://127.0.0.1:1/views", {}).delete("a")
+
+
+def test_spark_gets_local_paths_with_their_scheme(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert for_spark(tmp_path / "date=1") == for_spark("date=1") == f"file:{Path.cwd()}/date=1"
