@@ -27,6 +27,7 @@ settings.load_profile("headrace")
 
 
 OVERWRITTEN_SIZE = 1 << 14
+ROUNDS_IN_MAKE_TEST = 2
 
 # A run in the background of a shell has SIGINT ignored and one under nohup SIGHUP, and so would
 # every program that it starts.
@@ -38,8 +39,21 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--torture-rounds", type=int, default=2, help="rounds of each torture test (all: 20)"
+        "--torture-rounds",
+        type=int,
+        default=ROUNDS_IN_MAKE_TEST,
+        help="rounds of each torture test (all: 20)",
     )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip long tests before their fixtures start anything."""
+    is_torture = config.getoption("--torture-rounds") > ROUNDS_IN_MAKE_TEST
+    for item in items:
+        if item.get_closest_marker("long") is not None:
+            item.add_marker(pytest.mark.torture)
+            if not is_torture:
+                item.add_marker(pytest.mark.skip(reason="takes long; make torture runs it"))
 
 
 @pytest.fixture

@@ -184,14 +184,14 @@ BUGS = {
     ),
     "rule-2-latest": _bug(
         "A new leader answers its stale high watermark as the latest offset",
-        4,
+        49,
         Leadership,
         "is_high_watermark_current",
         lambda original: property(lambda self: True),
     ),
     "rule-3": _bug(
         "A follower truncates to its high watermark",
-        12,
+        16,
         Partition,
         "_follow",
         _truncates_to_the_high_watermark,
@@ -221,7 +221,7 @@ BUGS = {
     ),
     "rule-6-controller": Bug(
         "Brokers obey requests of old controllers, with old leader epochs",
-        3,
+        30,
         (
             Patch(ControllerFence, "check", lambda original: _obeys_any_controller),
             Patch(Partition, "apply", _applies_old_leader_epochs),
@@ -264,7 +264,7 @@ BUGS = {
     ),
     "coordinator-up-to-high-watermark": _bug(
         "A coordinator loads its log only up to the high watermark",
-        13,
+        9,
         shards,
         "replay_log",
         _loads_up_to_the_high_watermark,

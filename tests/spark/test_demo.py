@@ -64,6 +64,7 @@ def processes_that_name(text):
     not Path("/proc/self/cmdline").exists(),
     reason="what the demo leaves running is looked up in /proc, which only Linux has",
 )
+@pytest.mark.long
 def test_ctrl_c_in_the_spark_job_leaves_no_trace_on_the_screen_and_no_process(tmp_path):
     demo = subprocess.Popen(
         [sys.executable, "-m", "headrace", "demo", "--data", str(tmp_path / "kept")],

@@ -89,10 +89,8 @@ def test_a_day_goes_through_the_pipeline(tmp_path):
     assert "</html>" in page.read_text()[-100:]
 
 
-@pytest.mark.torture
-def test_ctrl_c_on_a_terminal_ends_the_live_part_quietly(tmp_path, torture_rounds):
-    if torture_rounds <= 2:
-        pytest.skip("takes more than a minute; make torture runs it")
+@pytest.mark.long
+def test_ctrl_c_on_a_terminal_ends_the_live_part_quietly(tmp_path):
     command = ["demo", "pipeline", "--events", "5000", "--data", str(tmp_path)]
     with on_terminal(*command) as terminal:
         terminal.read_until(lambda: re.search(r"security .* events in .* lag", terminal.text), 900)

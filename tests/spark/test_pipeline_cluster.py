@@ -65,6 +65,7 @@ def on_cluster(standalone, packages):
     return options
 
 
+@pytest.mark.long
 def test_a_pipeline_gives_the_results_of_one_process(
     topics, standalone, environment, packages, tmp_path
 ):

@@ -45,9 +45,8 @@ def day():
 
 
 @pytest.mark.parametrize("job", JOBS)
+@pytest.mark.long
 def test_a_day_in_any_batches_gives_the_same_rows(spark, torture_rounds, request, tmp_path, job):
-    if torture_rounds <= 2:
-        pytest.skip("takes minutes; make torture runs it")
     address, sent = request.getfixturevalue("day")
     batches = BATCHES_PER_ROUND * torture_rounds
     source = {"kafka.bootstrap.servers": address}

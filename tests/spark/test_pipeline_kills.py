@@ -170,9 +170,8 @@ def check_tables(spark, warehouse, events):
     assert found == {key: len(found) for key, found in members.items()}
 
 
+@pytest.mark.long
 def test_every_event_counts_once_despite_kills(spark, standalone, torture_rounds, tmp_path):
-    if torture_rounds <= 2:
-        pytest.skip("takes more than a minute; make torture runs it")
     dice = random.Random(14)
     victims = [dice.sample(VICTIMS, len(VICTIMS)) for _ in range(torture_rounds)]
     victims = [victim for some in victims for victim in some][:torture_rounds]

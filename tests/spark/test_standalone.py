@@ -9,6 +9,7 @@ from tests.spark.kit import run_where_read
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
+@pytest.mark.long
 def test_partitions_are_read_on_executors_of_a_cluster(topics, standalone, tmp_path):
     told = run_where_read(standalone.address, topics, tmp_path)
 

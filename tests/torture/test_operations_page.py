@@ -220,9 +220,8 @@ def test_the_page_leads_from_one_broker_to_three(operator, torture_rounds):
     check_three_brokers(operator, followed.load)
 
 
-def test_the_page_leads_from_one_broker_to_five_and_back(operator, torture_rounds):
-    if torture_rounds < FULL_ROUNDS:
-        pytest.skip("takes minutes; make torture runs it")
+@pytest.mark.long
+def test_the_page_leads_from_one_broker_to_five_and_back(operator):
     followed = follow(operator, "Back to three")
     assert len(followed.sections) >= 11
     check_three_brokers(operator, followed.load)
