@@ -10,10 +10,10 @@ ALL = "*:*"
 
 
 def fetch(directory: Path, artifacts: Mapping[str, str], *, without: str = "") -> list[Path]:
-    """The jars in ``directory``, with those that they depend on.
+    """Return the jars of these artifacts and their dependencies; download them once.
 
-    ``artifacts`` has a version for each ``group:artifact``; ``without`` names one that is left out
-    of what they depend on, or ``ALL``.
+    ``artifacts`` maps ``group:artifact`` to a version. ``without`` names a dependency to leave
+    out; ``ALL`` leaves out every one.
     """
     if not directory.exists():
         # A broken download leaves no incomplete cache.

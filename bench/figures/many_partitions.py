@@ -63,7 +63,7 @@ def _measure(run: Run, samples: Samples, side: str, cluster: Cluster, count: int
     topics.create(cluster.address, _PROBED, 1, replication_factor=len(IDS))
     load.produce(cluster.address, _PROBED, run.sized(100_000, 1000), 100)
     p50_before = _end_to_end_ms(run, cluster)
-    time.sleep(_SETTLE_S)
+    time.sleep(_SETTLE_S)  # memory is compared with that of calm brokers
     memory_before, files_before = cluster.brokers_mb(), _open_files(cluster)
 
     start = time.perf_counter()
@@ -76,7 +76,7 @@ def _measure(run: Run, samples: Samples, side: str, cluster: Cluster, count: int
     taken[_CREATE] = time.perf_counter() - start
     taken[_DESCRIBE] = min(_seconds_to_describe(cluster) for _ in range(_DESCRIPTIONS))
 
-    time.sleep(_SETTLE_S)
+    time.sleep(_SETTLE_S)  # the creation has ended everywhere
     seconds = run.sized(20, 2)
     cpu_before = _brokers_cpu_seconds(cluster)
     time.sleep(seconds)  # the interval that is measured

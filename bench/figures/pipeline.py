@@ -99,13 +99,13 @@ def catching_up(run: Run) -> list[Row]:
     with _running(run, _CATCH_UP_RATE) as watched:
         time.sleep(run.sized(120, 60))  # the JVM compiles in the first batches
         watched.begin()
-        time.sleep(measured_s)
+        time.sleep(measured_s)  # the interval that is measured
         before = watched.end()
         watched.toggle_load()
         time.sleep(run.sized(3_600, 60))  # the load is stopped
         watched.begin()
         watched.toggle_load()
-        time.sleep(measured_s)
+        time.sleep(measured_s)  # the interval that is measured
         after = watched.end()
     run.say(f"pipeline-catch-up before {json.dumps(before)}, after {json.dumps(after)}")
     samples.add("headrace", ratio, after[_COMPUTED] / before[_COMPUTED])

@@ -21,7 +21,7 @@ _LOAD_RATE = 5000  # records per second, beside the probe
 _PROBE_RATE = 200
 _FIRST, _SECOND, _EMPTY = IDS
 _LIMIT_S = 600
-_SETTLE_S = 3
+_SETTLE_S = 3  # until the load is steady
 
 _RATE = "copied to the empty broker, under load"
 _CALM = "acknowledged, p99, without a move"

@@ -383,25 +383,26 @@ def test_a_transactional_batch_for_another_leader_is_not_verified_here(start):
         assert answered is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_batch_whose_partition_gets_another_leader_during_verification_is_sent_there(start):
+def put_and_wait_for_verification(start):
+    """A batch of a transaction, until its coordinator is asked; ``join`` gives its error code."""
     inside, client = start()
     producer = client.start("tx")
     client.add("tx", producer, "t", 0)
     asked, go_on = verify_slowly(inside)
     _, join = in_thread(lambda: client.put("tx", producer, "t", b"a"))
     assert asked.wait(20)
+    return inside, join, go_on
+
+
+def test_a_batch_whose_partition_gets_another_leader_during_verification_is_sent_there(start):
+    inside, join, go_on = put_and_wait_for_verification(start)
     inside.do(lambda: lose_leadership(inside.services, "t"))
     assert join() is ErrorCode.NOT_LEADER_OR_FOLLOWER  # before the coordinator has answered
     go_on.set()
 
 
 def test_a_partition_that_is_lost_and_regained_during_verification_is_refused(start):
-    inside, client = start()
-    producer = client.start("tx")
-    client.add("tx", producer, "t", 0)
-    asked, go_on = verify_slowly(inside)
-    _, join = in_thread(lambda: client.put("tx", producer, "t", b"a"))
-    assert asked.wait(20)
+    inside, join, go_on = put_and_wait_for_verification(start)
 
     def lose_and_regain():
         lose_leadership(inside.services, "t")
@@ -414,24 +415,14 @@ def test_a_partition_that_is_lost_and_regained_during_verification_is_refused(st
 
 
 def test_a_batch_whose_disk_fails_during_verification_is_refused_at_once(start):
-    inside, client = start()
-    producer = client.start("tx")
-    client.add("tx", producer, "t", 0)
-    asked, go_on = verify_slowly(inside)
-    _, join = in_thread(lambda: client.put("tx", producer, "t", b"a"))
-    assert asked.wait(20)
+    inside, join, go_on = put_and_wait_for_verification(start)
     inside.services.logs.directories[0].take_offline("it broke")
     assert join() is ErrorCode.KAFKA_STORAGE_ERROR
     go_on.set()
 
 
 def test_a_batch_whose_topic_is_deleted_during_verification_is_refused_at_once(start):
-    inside, client = start()
-    producer = client.start("tx")
-    client.add("tx", producer, "t", 0)
-    asked, go_on = verify_slowly(inside)
-    _, join = in_thread(lambda: client.put("tx", producer, "t", b"a"))
-    assert asked.wait(20)
+    inside, join, go_on = put_and_wait_for_verification(start)
     inside.run(inside.services.controller.delete_topics(["t"]))
     assert join() is ErrorCode.NOT_LEADER_OR_FOLLOWER
     go_on.set()

@@ -414,7 +414,7 @@ class Run:
                 return
 
     async def _are_isrs_full(self, states: Mapping[str, Mapping[str, Any]]) -> bool:
-        """Whether all replicas are in sync, also those that are being added."""
+        """Whether all replicas are in sync, including replicas that a reassignment adds."""
         for topic, node in (await self._topics()).items():
             for partition, replicas in node["partitions"].items():
                 state = states.get(f"{topic}-{partition}")

@@ -1,7 +1,7 @@
 """A generated day through the shipped jobs, as one batch and as up to 1,000 batches with restarts.
 
 The day has late, repeated and broken events. Exact columns are equal to the byte, however the day
-is cut, and the sums are those that DuckDB computes from the records.
+is cut, and DuckDB computes the same sums from the records.
 """
 
 from datetime import date
