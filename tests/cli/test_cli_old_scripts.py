@@ -1,6 +1,7 @@
 """A cluster run with Kafka's old command lines only, as its first documents write them."""
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -79,6 +80,53 @@ def described(script, zookeeper, topic):
     out = script(f"kafka-topics.sh --describe --zookeeper {zookeeper} --topic {topic}")
     (found,) = re.findall(r"^0 +(\S+) +(\S+) +(\S+)$", out, re.M)
     return found
+
+
+def in_json(tmp_path, name, **content):
+    file = tmp_path / name
+    file.write_text(json.dumps(content))
+    return str(file)
+
+
+def test_partitions_move_and_leaders_change_with_the_old_scripts(
+    script, headrace, zookeeper, brokers, tmp_path
+):
+    at = f"--zookeeper {zookeeper}"
+    script(f"kafka-topics.sh --create {at} --replica-assignment 1 --topic test")
+    listed = script(f"kafka-run-class.sh kafka.admin.BrokerApiVersionsCommand {at}")
+    address = re.search(r"^(\S+:\d+) \(id: 1 ", listed, re.M)[1]
+    script(f"kafka-console-producer.sh --broker-list {address} --topic test", stdin=b"a\nb\n")
+
+    def moved(*replicas):
+        """Move the partition, and wait until the script says that it has."""
+        entry = {"topic": "test", "partition": 0, "replicas": list(replicas)}
+        file = in_json(tmp_path, "moves.json", version=1, partitions=[entry])
+        reassign = f"kafka-reassign-partitions.sh {at} --reassignment-json-file {file}"
+        script(f"{reassign} --execute")
+        wait_until(lambda: headrace("reassign", "list", "-b", address).out.startswith("No moves"))
+        out = script(f"{reassign} --verify")
+        assert out.splitlines()[1].split()[-1] == "completed"
+
+    moved(1, 2)  # one replica more
+    wait_until(lambda: described(script, zookeeper, "test") == ("1", "1,2", "1,2"))
+    moved(2, 1)  # another preferred leader
+    assert described(script, zookeeper, "test")[:2] == ("1", "2,1")
+    places = in_json(tmp_path, "places.json", partitions=[{"topic": "test", "partition": 0}])
+    script(f"kafka-preferred-replica-election.sh {at} --path-to-json-file {places}")
+    wait_until(lambda: described(script, zookeeper, "test")[0] == "2")
+    moved(1, 2)
+    elect = "kafka-leader-election.sh --election-type preferred"
+    script(f"{elect} --bootstrap-server {address} --path-to-json-file {places}")
+    wait_until(lambda: described(script, zookeeper, "test")[0] == "1")
+
+    # Broker 2 goes for good. It is emptied and stopped; broker 3 has its replica.
+    process = int((tmp_path / "logs-2" / "headrace.pid").read_text())
+    ran = headrace("brokers", "decommission", "2", "--stop", str(brokers[2]), "-b", address)
+    assert "Broker 2 has no replicas" in ran.out and f"Stopped process {process}" in ran.err
+    assert not (tmp_path / "logs-2" / "headrace.pid").exists()
+    wait_until(lambda: described(script, zookeeper, "test")[1] == "1,3")
+    read = f"kafka-console-consumer.sh {at} --from-beginning --topic test --max-messages 2"
+    assert script(read).splitlines() == ["a", "b"]
 
 
 def test_the_drill_with_the_old_scripts(script, zookeeper, brokers, tmp_path):
