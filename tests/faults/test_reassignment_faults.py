@@ -65,6 +65,9 @@ class Moves:
 def fail(cluster, victim, clients):
     """Let one broker fail while the clients work, and repair it."""
     if victim == "full disk":
+        # A replica that cannot even be created waits for a restart of its broker.
+        for name in ("t-0", "t-1", "__consumer_offsets-0"):
+            wait_until((cluster.brokers[3].data / name).exists)
         cluster.fill_disk(3)
         clients.wait_progress(10)
         cluster.heal()
