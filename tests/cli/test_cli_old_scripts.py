@@ -88,48 +88,34 @@ def in_json(tmp_path, name, **content):
     return str(file)
 
 
-def test_partitions_move_and_leaders_change_with_the_old_scripts(
-    script, headrace, zookeeper, brokers, tmp_path
-):
+def check_moves(script, headrace, zookeeper, address, tmp_path):
+    """One replica becomes two, and two change their order; the election follows a file."""
     at = f"--zookeeper {zookeeper}"
-    script(f"kafka-topics.sh --create {at} --replica-assignment 1 --topic test")
-    listed = script(f"kafka-run-class.sh kafka.admin.BrokerApiVersionsCommand {at}")
-    address = re.search(r"^(\S+:\d+) \(id: 1 ", listed, re.M)[1]
-    script(f"kafka-console-producer.sh --broker-list {address} --topic test", stdin=b"a\nb\n")
+    script(f"kafka-topics.sh --create {at} --replica-assignment 1 --topic moved")
 
-    def moved(*replicas):
-        """Move the partition, and wait until the script says that it has."""
-        entry = {"topic": "test", "partition": 0, "replicas": list(replicas)}
+    def move(*replicas):
+        entry = {"topic": "moved", "partition": 0, "replicas": list(replicas)}
         file = in_json(tmp_path, "moves.json", version=1, partitions=[entry])
         reassign = f"kafka-reassign-partitions.sh {at} --reassignment-json-file {file}"
         script(f"{reassign} --execute")
         wait_until(lambda: headrace("reassign", "list", "-b", address).out.startswith("No moves"))
-        out = script(f"{reassign} --verify")
-        assert out.splitlines()[1].split()[-1] == "completed"
+        ids = ",".join(map(str, replicas))
+        wait_until(lambda: described(script, zookeeper, "moved")[1] == ids)
+        assert script(f"{reassign} --verify").splitlines()[1].split()[-1] == "completed"
 
-    moved(1, 2)  # one replica more
-    wait_until(lambda: described(script, zookeeper, "test") == ("1", "1,2", "1,2"))
-    moved(2, 1)  # another preferred leader
-    assert described(script, zookeeper, "test")[:2] == ("1", "2,1")
-    places = in_json(tmp_path, "places.json", partitions=[{"topic": "test", "partition": 0}])
+    move(1, 2)
+    move(2, 1)
+    assert described(script, zookeeper, "moved")[0] == "1"
+    places = in_json(tmp_path, "places.json", partitions=[{"topic": "moved", "partition": 0}])
     script(f"kafka-preferred-replica-election.sh {at} --path-to-json-file {places}")
-    wait_until(lambda: described(script, zookeeper, "test")[0] == "2")
-    moved(1, 2)
-    elect = "kafka-leader-election.sh --election-type preferred"
-    script(f"{elect} --bootstrap-server {address} --path-to-json-file {places}")
-    wait_until(lambda: described(script, zookeeper, "test")[0] == "1")
-
-    # Broker 2 goes for good. It is emptied and stopped; broker 3 has its replica.
-    process = int((tmp_path / "logs-2" / "headrace.pid").read_text())
-    ran = headrace("brokers", "decommission", "2", "--stop", str(brokers[2]), "-b", address)
-    assert "Broker 2 has no replicas" in ran.out and f"Stopped process {process}" in ran.err
-    assert not (tmp_path / "logs-2" / "headrace.pid").exists()
-    wait_until(lambda: described(script, zookeeper, "test")[1] == "1,3")
-    read = f"kafka-console-consumer.sh {at} --from-beginning --topic test --max-messages 2"
-    assert script(read).splitlines() == ["a", "b"]
+    wait_until(lambda: described(script, zookeeper, "moved")[0] == "2")
+    move(1, 2)
+    elect = f"kafka-leader-election.sh --bootstrap-server {address} --election-type preferred"
+    script(f"{elect} --path-to-json-file {places}")
+    wait_until(lambda: described(script, zookeeper, "moved")[0] == "1")
 
 
-def test_the_drill_with_the_old_scripts(script, zookeeper, brokers, tmp_path):
+def test_the_drill_with_the_old_scripts(script, headrace, zookeeper, brokers, tmp_path):
     at = f"--zookeeper {zookeeper}"
     script(f"kafka-topics.sh --create {at} --replication-factor 3 --partitions 1 --topic test")
     script(f"kafka-topics.sh --create {at} --replication-factor 2 --partitions 12 --topic wide")
@@ -138,8 +124,10 @@ def test_the_drill_with_the_old_scripts(script, zookeeper, brokers, tmp_path):
     assert replicas == isr and len(isr.split(",")) == 3
     # Any broker will do for a client; the others are found through it.
     listed = script(f"kafka-run-class.sh kafka.admin.BrokerApiVersionsCommand {at}")
-    address = re.findall(r"^(\S+:\d+) \(id: ", listed, re.M)[int(first) % 3]
+    addresses = re.findall(r"^(\S+:\d+) \(id: ", listed, re.M)
+    address = addresses[int(first) % 3]
     script(f"kafka-console-producer.sh --broker-list {address} --topic test", stdin=b"a\nb\n")
+    check_moves(script, headrace, zookeeper, address, tmp_path)
 
     process = int((tmp_path / f"logs-{first}" / "headrace.pid").read_text())
     with contextlib.suppress(ProcessLookupError):
@@ -161,3 +149,12 @@ def test_the_drill_with_the_old_scripts(script, zookeeper, brokers, tmp_path):
     out = script(f"{shutdown} {at} --broker {first} --num.retries 3 --retry.interval.ms 60")
     assert f"Broker {first} leads no partitions" in out
     wait_until(lambda: described(script, zookeeper, "test")[0] != first)
+
+    # Now the broker goes for good.
+    process = int((tmp_path / f"logs-{first}" / "headrace.pid").read_text())
+    stop = ("--stop", str(brokers[int(first)]), "-b", addresses[int(second) - 1])
+    ran = headrace("brokers", "decommission", first, "--force", *stop)
+    assert f"Broker {first} has no replicas" in ran.out
+    assert f"Stopped process {process}" in ran.err
+    assert not (tmp_path / f"logs-{first}" / "headrace.pid").exists()
+    assert script(read).splitlines() == ["a", "b"]
