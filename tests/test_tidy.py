@@ -140,10 +140,10 @@ TESTED_BY = {
     "cli/test_cli_topics": "cli/offsets cli/partitions cli/topics cli/topics_delete_records "
     "cli/topics_describe cli/topics_offsets",
     "cli/test_cli_up": "cli/demo_cluster cli/up launch/brokers launch/cluster",
-    "cli/test_cli_reassign": "cli/reassign cli/reassignment_requests cli/reassignment_run "
-    "cli/reassignment_tables cli/reassignment_throttles cli/topics_replicas",
+    "cli/test_cli_reassign": "cli/reassign cli/reassignment_requests cli/reassignment_tables "
+    "cli/topics_replicas",
     "cli/test_cli_decommission": "cli/brokers_decommission",
-    "cli/test_cli_verify_replicas": "cli/replica_fetching cli/verification cli/verify_replicas",
+    "cli/test_cli_verify_replicas": "cli/replica_fetching cli/verify_replicas",
     "cli/test_cli_zookeeper": "cli/zookeeper cli/zookeeper_shell",
     "cli/test_cli_transactions": "cli/transaction_requests cli/transactions",
     "clients/test_consumer_protocol": "broker/handlers/consumer_groups",
