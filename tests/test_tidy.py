@@ -132,7 +132,7 @@ TESTED_BY = {
     "cli/test_cli_pipeline_generate": "cli/pipeline_generate",
     "cli/test_cli_records": "cli/consume cli/last_records cli/produce",
     "cli/test_cli_migrate_to_zookeeper": "cli/migrate_to_zookeeper",
-    "cli/test_cli_ship": "cli/ship cli/ship_status ship/sender ship/shipper ship/stream",
+    "cli/test_cli_ship": "cli/ship cli/ship_status ship/sender ship/shipper",
     "cli/test_cli_sql": "cli/sql",
     "cli/test_cli_serve": "cli/daemons cli/demo_job cli/stop cli/version",
     "cli/test_cli_tools": "cli/dump_log cli/perf cli/perf_consume cli/perf_latency "
@@ -535,6 +535,7 @@ PRIVATE_NAMES = {
     "broker/test_settings_cluster.py": {"_current"},
     "fakes/inside.py": {"_brokers"},  # the one door to the brokers of a cluster
     "sim/loop.py": {"_run", "_scheduled"},  # a loop of asyncio that keeps its own time
+    "unit/ship/test_stream.py": {"_WAIT_S"},
     "unit/pipeline/warehouse/test_compaction.py": {"_copy"},
     "unit/pipeline/warehouse/test_files.py": {"_ROW_GROUP_BYTES", "_WAITING_BYTES_MAX"},
     "unit/pipeline/warehouse/test_table.py": {"_append"},
