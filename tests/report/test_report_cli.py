@@ -3,10 +3,13 @@
 import json
 import sys
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from headrace.cli import report
 from headrace.cli.main import main
+from tests.report.warehouse import START
 
 OWN = """
 from headrace.report import panel
@@ -87,6 +90,18 @@ def test_list_shows_panels_and_what_they_need(headrace, tmp_path):
 def test_what_is_refused(headrace, arguments, status, reason):
     ran = headrace(*arguments, status=status)
     assert reason in ran.err and "Traceback" not in ran.err
+
+
+def test_a_damaged_file_is_named_and_no_page_is_written(headrace, tmp_path):
+    at = pa.array([START], pa.timestamp("us", "UTC"))
+    table = tmp_path / "raw" / "page-views"
+    write_deltalake(str(table), pa.table({"event_id": ["a"], "at": at}))
+    (file,) = table.glob("*.parquet")
+    file.write_bytes(b"no Parquet")
+    ran = headrace("daily", "--warehouse", ".", status=1)
+    assert f"raw/page-views/{file.name} cannot be read" in ran.err
+    assert "Traceback" not in ran.err
+    assert not list(tmp_path.glob("*.html"))
 
 
 def test_a_missing_package_is_named(headrace, monkeypatch):
