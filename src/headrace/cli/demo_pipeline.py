@@ -248,7 +248,7 @@ class _Run:
 
         output.heading("\n5. The audit: what each tier should hold, and what it holds")
         with contextlib.closing(Cluster(ClientSettings(self._bootstrap))) as cluster:
-            found = audit(cluster, self._warehouse)
+            found = audit(cluster, self._warehouse).balances
         keep(found, self._warehouse, time.time_ns() // 1_000_000)
         sums: dict[str, list[int]] = {}
         for total in totals(found):
