@@ -199,6 +199,7 @@ TESTED_BY = {
     "unit/pipeline/generate/test_block": "pipeline/events",
     "clients/test_sql_sink": "ship/sql_sink",
     "cli/test_cli_pipeline_audit": "cli/pipeline_audit",
+    "cli/test_demo_live": "cli/demo_live",
     "broker/test_load_letters": "pipeline/warehouse/letter_topic",
     "broker/test_audit": "pipeline/quality/audit pipeline/quality/counting "
     "pipeline/warehouse/load_counts",
