@@ -199,8 +199,10 @@ TESTED_BY = {
     "unit/pipeline/generate/test_block": "pipeline/events",
     "clients/test_sql_sink": "ship/sql_sink",
     "cli/test_cli_pipeline_audit": "cli/pipeline_audit",
+    "cli/test_demo_live": "cli/demo_live",
     "broker/test_load_letters": "pipeline/warehouse/letter_topic",
-    "broker/test_audit": "pipeline/quality/audit pipeline/quality/counting spark/read_counts",
+    "broker/test_audit": "pipeline/quality/audit pipeline/quality/counting "
+    "pipeline/warehouse/load_counts",
     "unit/pipeline/warehouse/test_table": "pipeline/warehouse/batch",
     "unit/broker/controller/test_cluster_controller": "broker/controller/term",
     "unit/broker/replication/test_fetcher": "broker/replication/leader_offsets",
