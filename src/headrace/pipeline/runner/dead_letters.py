@@ -40,8 +40,7 @@ class DeadLetters:
         kept = Kept(letters.withColumn("pipeline", F.lit(self._pipeline)))
         try:
             JobTable(self._settings.table(TABLE), Rules(_KEY)).append(kept.rows, named)
-            if self._settings.source:  # examples have no cluster
-                self._send(letter_records(kept.rows), named)
+            self._send(letter_records(kept.rows), named)
         finally:
             kept.release()
 
