@@ -213,7 +213,7 @@ def state(
     master: Master = "local[*]",
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Show what the queries of a pipeline keep between batches: keys, size, and examples."""
+    """Show the state of the queries: keys, size, and examples."""
     chosen = _settings(warehouse, DEFAULT_BOOTSTRAP, None, None)
     with _session([], master) as spark:
         from headrace.pipeline.runner.inspection import read_state
