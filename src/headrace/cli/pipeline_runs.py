@@ -156,7 +156,7 @@ def run(
 def test(
     file: PipelineArgument, master: Master = "local[*]", format: OutputFormat = Format.TABLE
 ) -> None:
-    """Run the examples of a pipeline file, each on a new broker in this process."""
+    """Run the examples of a pipeline file, each on a broker of its own."""
     failed = count = 0
     with _session([file], master) as spark:
         from headrace.pipeline.loading import load
