@@ -257,7 +257,9 @@ class Day:
     def _register(self, name: str, place: Path) -> set[str]:
         """Make a Delta table known to DuckDB; returns its columns."""
         try:
-            rows = DeltaTable(str(place)).to_pyarrow_dataset()
+            table = DeltaTable(str(place))
+            rows = table.to_pyarrow_dataset()
+            _check_files(table, place)
         except (DeltaError, OSError, pa.ArrowException) as failure:
             raise ReportFailed(f"cannot read the table {place}: {failure}") from failure
         self._database.register(name, rows)
@@ -284,6 +286,20 @@ class Day:
 
     def _columns(self, view: str) -> set[str]:
         return set(self._database.sql(f"select * from {quoted(view)} limit 0").columns)
+
+
+def _check_files(table: DeltaTable, place: Path) -> None:
+    """Raises ReportFailed if a file is missing or has another size. Queries would not name it."""
+    files = pa.table(table.get_add_actions(flatten=True))
+    for file in files.select(["path", "size_bytes"]).to_pylist():
+        path, size = place / file["path"], file["size_bytes"]
+        found = path.stat().st_size if path.exists() else None
+        if found != size:
+            damage = "is missing" if found is None else f"has {found} bytes, and should have {size}"
+            raise ReportFailed(
+                f"{path} {damage}. Restore the file, or, if it is one of a loaded table, load its "
+                "records again with headrace pipeline load --reload-from"
+            )
 
 
 def _tables_in(directory: Path) -> list[Path]:
