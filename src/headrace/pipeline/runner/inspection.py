@@ -88,7 +88,7 @@ def read_status(file: str, settings: RunSettings) -> PipelineStatus:
                 query,
                 group_of(name, query),
                 batch if (batch := directory.last_batch(query)) >= 0 else None,
-                _lag(cluster, group_of(name, query)),
+                group_lag(cluster, group_of(name, query)),
             )
             for query in sorted(recorded["queries"])
         )
@@ -145,7 +145,8 @@ def _recorded(name: str, settings: RunSettings) -> tuple[PipelineDirectory, dict
     return directory, recorded
 
 
-def _lag(cluster: Cluster, group: str) -> int | None:
+def group_lag(cluster: Cluster, group: str) -> int | None:
+    """The records that the topics hold beyond a group's offsets; None if it has none."""
     committed = cluster.committed_offsets(group)
     if not committed:
         return None
