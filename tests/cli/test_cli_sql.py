@@ -26,7 +26,7 @@ def test_the_views_are_listed(headrace, topic, tmp_path):
         (["--from-beginning"], "--from-beginning is for --live"),
         (["--schema", "orders"], "--schema 'orders': expected KEY=VALUE"),
         (["--schema", "nothing=id BIGINT"], "there is no topic 'nothing'"),
-        (["--warehouse", "s3://bucket/tables"], "only directories are supported"),
+        (["--warehouse", "gs://bucket/tables"], "expected a directory, s3://BUCKET/PATH or hdfs"),
     ],
 )
 def test_wrong_usage(headrace, arguments, reason):
