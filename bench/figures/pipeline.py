@@ -63,9 +63,9 @@ def live(run: Run) -> list[Row]:
     for limits in _LIMITS:
         name = f"{limits.rate:,} events/s: "
         with _running(run, limits.rate) as watched:
-            time.sleep(run.sized(120, 60))  # the JVM compiles in the first batches
+            watched.go_on(run.sized(120, 60))  # the JVM compiles in the first batches
             watched.begin()
-            time.sleep(run.sized(600, 60))  # the interval that is measured
+            watched.go_on(run.sized(600, 60))  # the interval that is measured
             found = watched.end()
         run.say(f"pipeline-live {name}{json.dumps(found)}")
         for metric, value in found.items():
@@ -97,15 +97,15 @@ def catching_up(run: Run) -> list[Row]:
     ratio = "jobs, freshness p99: while the load catches up / before"
     measured_s = run.sized(300, 60)
     with _running(run, _CATCH_UP_RATE) as watched:
-        time.sleep(run.sized(120, 60))  # the JVM compiles in the first batches
+        watched.go_on(run.sized(120, 60))  # the JVM compiles in the first batches
         watched.begin()
-        time.sleep(measured_s)  # the interval that is measured
+        watched.go_on(measured_s)  # the interval that is measured
         before = watched.end()
         watched.toggle_load()
-        time.sleep(run.sized(3_600, 60))  # the load is stopped
+        watched.go_on(run.sized(3_600, 60))  # the load is stopped
         watched.begin()
         watched.toggle_load()
-        time.sleep(measured_s)  # the interval that is measured
+        watched.go_on(measured_s)  # the interval that is measured
         after = watched.end()
     run.say(f"pipeline-catch-up before {json.dumps(before)}, after {json.dumps(after)}")
     samples.add("headrace", ratio, after[_COMPUTED] / before[_COMPUTED])
@@ -236,9 +236,15 @@ class _Watched:
             self._began_at = time.monotonic()
             self._cpu = _machine_cpu()
 
+    def go_on(self, seconds: float) -> None:
+        """Wait; raises RuntimeError as soon as the jobs end."""
+        try:
+            self._work.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return
+        raise RuntimeError(f"the jobs ended: {self._log.read_text()[-3000:]}")
+
     def end(self) -> dict[str, float]:
-        if self._work.poll() is not None:
-            raise RuntimeError(f"the jobs ended: {self._log.read_text()[-3000:]}")
         with self._lock:
             for who, ages in sorted(self._ages.items()):
                 if not who.startswith("load/"):

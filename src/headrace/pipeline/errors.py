@@ -71,10 +71,15 @@ def broken_file(text: str) -> BrokenFile | None:
 
 
 def python_error(text: str) -> str:
-    """The error of a Python process in a message of Spark, or its first line."""
+    """The error of a Python process in a message of Spark, or what the JVM says."""
     text = text.partition("=== Streaming Query ===")[0]
     errors = re.findall(r"^(?:\w+\.)*[A-Z]\w+(?:Error|Exception)?: .+$", text, re.MULTILINE)
-    return errors[-1] if "Traceback" in text and errors else text.strip().split("\n")[0]
+    if "Traceback" in text and errors:
+        return str(errors[-1])
+    # A failed call begins with a line that names only the call; exceptions of the JVM follow.
+    thrown = re.findall(r"^(?:Caused by)?: (.+)$", text, re.MULTILINE)
+    named = dict.fromkeys([thrown[0], thrown[-1]] if thrown else text.strip().split("\n")[:1])
+    return ", caused by ".join(named)
 
 
 def reason(failure: Exception) -> str:

@@ -44,3 +44,13 @@ def test_version_listener_and_body_are_part_of_the_key():
 def test_only_small_requests_of_some_apis_are_cached():
     assert words(a_context(api_key=ApiKey.LIST_OFFSETS)) is None
     assert words(a_context(), bytes(10_000)) is None
+
+
+def test_large_responses_make_room_for_each_other():
+    known = ResponseCache()
+    first, second = words(a_context(), b"first"), words(a_context(), b"second")
+    known.find(first, 1, 5)
+    known.keep(first, bytearray(10 << 20))
+    known.keep(second, bytearray(10 << 20))
+    assert known.find(first, 1, 5) is None
+    assert known.find(second, 1, 5) is not None

@@ -20,6 +20,20 @@ def test_the_error_of_a_python_process_is_found():
     )
 
 
+def test_the_exceptions_of_a_failed_call_are_named():
+    text = """An error occurred while calling o83743.collectToPython.
+: org.apache.spark.SparkException: Job aborted
+\tat org.apache.spark.Scheduler.abort(Scheduler.scala:1)
+Caused by: java.io.IOException: wrapped
+Caused by: java.lang.OutOfMemoryError: Java heap space
+\tat java.base/java.util.Arrays.copyOf(Arrays.java:1)
+"""
+    assert python_error(text) == (
+        "org.apache.spark.SparkException: Job aborted, "
+        "caused by java.lang.OutOfMemoryError: Java heap space"
+    )
+
+
 def test_a_file_that_cannot_be_read_is_named():
     text = "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///w/t/a.parquet."
     found = broken_file(text)
