@@ -17,7 +17,7 @@ from headrace.pipeline.runner.inspection import read_status
 from headrace.pipeline.runner.run import run
 from headrace.pipeline.runner.settings import RunSettings
 from headrace.pipeline.sql import SqlSettings, find_views, make_frame
-from headrace.pipeline.tables import JobTable, Rules
+from headrace.pipeline.tables import BatchName, JobTable, Rules
 from headrace.pipeline.warehouse.load import Load
 from headrace.pipeline.warehouse.settings import LoadSettings
 from headrace.pipeline.warehouse.storage import parse_location
@@ -253,6 +253,23 @@ def test_one_run_at_a_time_with_any_state_directory(site, s3):
     elsewhere = second._replace(warehouse=parse_location(new_url(), s3))
     with pytest.raises(RunRefused, match="is the state of site in another warehouse"):
         site.run(elsewhere)
+
+
+def test_rows_are_folded_and_older_versions_are_read(spark, s3):
+    table = JobTable(parse_location(new_url(), s3), Rules(("page",), {"views": "sum"}))
+    schema = spark.createDataFrame([], "page string, views long").schema
+
+    def rows(**how):
+        return {row.page: row.views for row in table.rows(spark, schema, **how).collect()}
+
+    for number in range(3):
+        batch = spark.createDataFrame([("/a", 1), (f"/{number}", 10)], schema).coalesce(1)
+        table.append(batch, BatchName("query", number))
+    assert table.append(batch, BatchName("query", 2)).is_repeated
+    before = table.version()
+    assert table.fold(spark, files_min=3)
+    assert rows() == rows(version=before) == {"/a": 3, "/0": 10, "/1": 10, "/2": 10}
+    assert rows(before=BatchName("query", 2)) == {"/a": 2, "/0": 10, "/1": 10}
 
 
 def test_a_server_that_ignores_conditional_puts_is_refused_at_start(site):
