@@ -2,6 +2,8 @@
 
 import pytest
 
+from headrace.pipeline import tables
+from headrace.pipeline.errors import CommitRefused
 from headrace.pipeline.tables import BatchName, JobTable, Rules
 from headrace.pipeline.warehouse.table import open_table
 
@@ -49,6 +51,25 @@ def test_folding_keeps_the_newest_batch_apart(appended, spark):
     assert rows_of(appended, spark, before=batch(2)) == {"/a": 2, "/0": 10, "/1": 10}
     assert appended.append(spark.createDataFrame([("/a", 1)], SCHEMA), batch(2)).is_repeated
     assert not appended.fold(spark, files_min=100)
+
+
+def test_a_table_that_changes_meanwhile_is_not_replaced(appended, spark, monkeypatch):
+    write_files = tables.write_files
+
+    def write_and_fold(*args, **more):
+        monkeypatch.setattr(tables, "write_files", write_files)
+        written = write_files(*args, **more)
+        other = JobTable(appended.location, Rules(("page",), {"views": "sum"}))
+        assert other.fold(spark, files_min=3)
+        return written
+
+    rows = spark.createDataFrame([("/a", 7)], SCHEMA)
+    monkeypatch.setattr(tables, "write_files", write_and_fold)
+    with pytest.raises(CommitRefused, match="changed while its rows were computed again"):
+        appended.replace(rows, None, batch(3))
+    assert rows_of(appended, spark) == {"/a": 3, "/0": 10, "/1": 10, "/2": 10}
+    assert appended.replace(rows, None, batch(3)) == 1
+    assert rows_of(appended, spark) == {"/a": 7}
 
 
 def test_folding_forgets_deleted_keys(spark, tmp_path):

@@ -25,7 +25,7 @@ app.command(
     no_args_is_help=True,
     epilog=examples(
         "headrace pipeline load orders --table warehouse/orders",
-        "headrace pipeline load views --table warehouse/views --every 60s \\",
+        "headrace pipeline load views --table warehouse/views --continuous \\",
         "    --value json --schema 'user BIGINT, page STRING, at BIGINT' --event-time at",
     ),
 )(load)

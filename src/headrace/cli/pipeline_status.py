@@ -1,6 +1,6 @@
 """``headrace pipeline status``: a table and its lag, or the queries and tables of a pipeline."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -104,13 +104,23 @@ def _table_status(
         cluster = Cluster(parsed.client)
         try:
             found = read_status(opened, cluster, topics)
+            damaged = list(opened.damaged_files().values())
         finally:
             cluster.close()
     except BadOption as wrong:
         raise values.wrong(str(wrong)) from None
     except ClientError as failure:
         raise output.CommandFailed(str(failure)) from None
-    rows = [one._asdict() for one in found]
+    _print_partitions([one._asdict() for one in found], format)
+    if damaged:
+        more = f" (and {len(damaged) - 1:,} more)" if len(damaged) > 1 else ""
+        raise output.CommandFailed(
+            f"{damaged[0]}{more}. The rows above are those of the other files. Restore the file, "
+            "or load its records again with headrace pipeline load --reload-from"
+        )
+
+
+def _print_partitions(rows: list[dict[str, Any]], format: Format) -> None:
     if format is Format.JSON:
         output.document(rows)
         return

@@ -27,6 +27,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from headrace.pipeline.errors import CommitRefused
 from headrace.pipeline.warehouse.batch import Batch, NewFile, Numbered, TableFile
 from headrace.pipeline.warehouse.files import PartitionedFiles, unique_name
 from headrace.pipeline.warehouse.offsets import Decision
@@ -179,7 +180,10 @@ class JobTable:
         return table.rewrite(small, added, began_ms)
 
     def replace(self, rows: "DataFrame", kept: "Column | None", batch: BatchName) -> int:
-        """Replace the rows of this table in one commit, except what ``kept`` selects."""
+        """Replace the rows of this table in one commit, except what ``kept`` selects.
+
+        Raises CommitRefused if the table changed meanwhile.
+        """
         table = self._table()
         if table is None:
             return self.append(rows, batch).row_count
@@ -196,7 +200,11 @@ class JobTable:
             added += write_files(others, self.location, schema)
         txn_id = self._txn(batch).txn_id
         newest = table.recorded(txn_id)
-        table.rewrite(old, added, began_ms, {} if newest is None else {txn_id: newest})
+        if not table.rewrite(old, added, began_ms, {} if newest is None else {txn_id: newest}):
+            raise CommitRefused(
+                f"{self.location} changed while its rows were computed again. Nothing was "
+                "replaced; run the command again"
+            )
         return count
 
     def take_over(self, schema: StructType, *, without_rows: bool) -> None:

@@ -1,5 +1,6 @@
 """One day of a warehouse, ready for SQL: its views, its range, and how fresh it is."""
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -28,6 +29,10 @@ from headrace.report.views import (
 _RAW = "raw"
 _DEAD_LETTERS = "_dead_letters"
 _ONE_DAY = timedelta(days=1)
+# What DuckDB says if Arrow cannot read a file of a table.
+_UNREADABLE = re.compile(
+    r"reading the stream registered as '(?P<name>[^']+)' failed: (?P<reason>.*)", re.DOTALL
+)
 
 
 class Day:
@@ -64,6 +69,7 @@ class Day:
         self._database.execute("set timezone = 'UTC'; set enable_progress_bar = false")
         self._database.execute("set python_enable_replacements = false")
         self._views: dict[str, str] = {}  # with the directory of the table
+        self._places: dict[str, Path] = {}  # of tables, by the name that DuckDB knows
         try:
             self._open_raw_tables()
             self._open_job_tables({table.name: table for table in (*JOB_TABLES, *job_tables)})
@@ -89,7 +95,17 @@ class Day:
 
     def sql(self, query: str) -> pa.Table:
         """The rows of a query. Order them: a report must be the same each time."""
-        found: pa.Table = self._database.sql(query).to_arrow_table()
+        try:
+            found: pa.Table = self._database.sql(query).to_arrow_table()
+        except duckdb.Error as failure:
+            broken = _UNREADABLE.search(str(failure))
+            if broken is None:
+                raise
+            why = " ".join(broken["reason"].split()).rstrip(".")
+            raise ReportFailed(
+                f"a file of the table {self._places[broken['name']]} cannot be read: {why}. "
+                "Restore the file"
+            ) from failure
         for slot, field in enumerate(found.schema):
             if pa.types.is_decimal(field.type):  # DuckDB's sums of integers
                 kind = pa.float64() if field.type.scale else pa.int64()
@@ -244,10 +260,13 @@ class Day:
     def _register(self, name: str, place: Path) -> set[str]:
         """Make a Delta table known to DuckDB; returns its columns."""
         try:
-            rows = DeltaTable(str(place)).to_pyarrow_dataset()
+            table = DeltaTable(str(place))
+            rows = table.to_pyarrow_dataset()
+            _check_files(table, place)
         except (DeltaError, OSError, pa.ArrowException) as failure:
             raise ReportFailed(f"cannot read the table {place}: {failure}") from failure
         self._database.register(name, rows)
+        self._places[name] = place
         return set(rows.schema.names)
 
     def _create(self, name: str, query: str, place: Path) -> None:
@@ -256,6 +275,20 @@ class Day:
 
     def _columns(self, view: str) -> set[str]:
         return set(self._database.sql(f"select * from {quoted(view)} limit 0").columns)
+
+
+def _check_files(table: DeltaTable, place: Path) -> None:
+    """Raises ReportFailed if a file is missing or has another size. Queries would not name it."""
+    files = pa.table(table.get_add_actions(flatten=True))
+    for file in files.select(["path", "size_bytes"]).to_pylist():
+        path, size = place / file["path"], file["size_bytes"]
+        found = path.stat().st_size if path.exists() else None
+        if found != size:
+            damage = "is missing" if found is None else f"has {found} bytes, and should have {size}"
+            raise ReportFailed(
+                f"{path} {damage}. Restore the file, or, if it is one of a loaded table, load its "
+                "records again with headrace pipeline load --reload-from"
+            )
 
 
 def _tables_in(directory: Path) -> list[Path]:

@@ -156,7 +156,7 @@ def _rows_of(table: Table, topic_id: bytes, time: str) -> tuple[Numbers, Numbers
     if time == "_timestamp_ms":
         columns.append("stage")
     # Not filtered while it is read: deltalake takes a column without statistics for one of nulls.
-    rows = table.handle.to_pyarrow_dataset().to_table(columns=columns)
+    rows = table.read(columns)
     rows = rows.filter(pc.equal(rows["_topic_id"], id_to_text(topic_id)))
     if time == "_timestamp_ms":
         rows = rows.filter(pc.not_equal(rows["stage"], "lost"))

@@ -138,7 +138,7 @@ def _rules(pipeline: str, location: Location) -> Iterator[RuleStatus]:
     table = open_table(location)
     if table is None:
         return
-    rows = table.handle.to_pyarrow_dataset().to_table().to_pylist()
+    rows = table.read().to_pylist()
     rules: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:
         if row["pipeline"] == pipeline:

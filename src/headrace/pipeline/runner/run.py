@@ -11,6 +11,7 @@ from headrace.model.audit import AUDIT_TOPIC, AUDIT_TOPIC_CONFIGS
 from headrace.model.dead_letters import (
     DEAD_LETTER_CONFIGS,
     DEAD_LETTER_TOPIC,
+    MESSAGE_SIZE_SETTING,
     RETRY_CONFIGS,
     retry_topic,
 )
@@ -182,8 +183,8 @@ def _with_topics(plan: Plan, settings: RunSettings) -> RunSettings:
         for node in wanted:
             policy = {"cleanup.policy": "compact"} if node.option("compacted") else {}
             cluster.create_topic(node.declared.topic, -1, policy)
-        names = [node.declared.topic for node in wanted]
-        limits = cluster.topic_setting(names, "max.message.bytes") if names else {}
+        names = [DEAD_LETTER_TOPIC, *(node.declared.topic for node in wanted)]
+        limits = cluster.topic_setting(names, MESSAGE_SIZE_SETTING)
         retry_partitions = len(cluster.topics([retries])[retries].leaders)
     finally:
         cluster.close()

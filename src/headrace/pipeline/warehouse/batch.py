@@ -29,6 +29,7 @@ class TableFile(NamedTuple):
     low: tuple[Any, ...] = (None, None, None)  # of _topic_id, _partition and _offset
     high: tuple[Any, ...] = (None, None, None)
     loaded_ms: int = 0  # when its newest rows were committed
+    null_counts: tuple[int | None, ...] = (None, None, None)  # of the same columns as low
 
     def may_hold(self, topic_id: str, partition: int, first_offset: int) -> bool:
         """Whether rows of this partition at or after this offset may be in the file."""

@@ -24,7 +24,13 @@ from headrace.pipeline.warehouse.planning import (
     next_batch,
     plan_tasks,
 )
-from headrace.pipeline.warehouse.reload import OtherRows, files_with_rows, in_tasks, span_to_reload
+from headrace.pipeline.warehouse.reload import (
+    OtherRows,
+    files_with_other_rows,
+    files_with_rows,
+    in_tasks,
+    span_to_reload,
+)
 from headrace.pipeline.warehouse.rows import DEAD_LETTER_SCHEMA, EventTime, RowSettings, lost_letter
 from headrace.pipeline.warehouse.schema import compare, fields_of
 from headrace.pipeline.warehouse.settings import LoadSettings, value_columns
@@ -186,7 +192,7 @@ class Load:
         others = OtherRows(
             self._location,
             self._table.file_schema(),
-            in_tasks(removed),
+            in_tasks(files_with_other_rows(removed, spans)),
             tuple(spans),
             f"reloaded-{unique_name()}",
         ).run(self._spark)

@@ -3,14 +3,14 @@
 A commit of deltalake fails if another commit with the same txn ID came after the version that the
 handle shows. So offsets and schema are compared on the handle that commits, and a handle is
 updated only before they are compared again. A failed commit may have happened. After every failure
-``Table`` updates the handle, compares again, and then commits the same files, drops them because
-the table has their offsets, or refuses.
+``Table`` updates the handle, compares again, and then finds its files in the table, commits the
+same files, drops them because the table has their offsets, or refuses.
 """
 
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +123,9 @@ class Table:
                 self.update()
             try:
                 # A handle reads the log when it is asked, and the log may have been cleaned up.
-                if self._decide(batch, after_failure=failure is not None) is Decision.REPEATED:
+                if failure is not None and self._happened(batch):
+                    return Decision.COMMIT
+                if self._decide(batch) is Decision.REPEATED:
                     return Decision.REPEATED
                 added = self._new_columns(batch)
                 before = self.version
@@ -147,7 +149,11 @@ class Table:
             f"The last failure was: {failure and reason(failure)}"
         ) from failure
 
-    def _decide(self, batch: Batch, *, after_failure: bool) -> Decision:
+    def _happened(self, batch: Batch) -> bool:
+        """Whether a commit that seemed to fail happened: only that commit adds these files."""
+        return bool(batch.files) and batch.files[0].path in self.paths()
+
+    def _decide(self, batch: Batch) -> Decision:
         if batch.claim is not None:
             self._check_claim(batch.claim)
         if batch.numbered is not None:
@@ -158,10 +164,7 @@ class Table:
             recorded = {span.txn_id: self.recorded(span.txn_id) for span in batch.spans}
             decision = decide(batch.spans, recorded)
         else:
-            # Without offsets, only its files tell whether the failed commit happened.
             decision = Decision.COMMIT
-            if after_failure and batch.files and batch.files[0].path in self.paths():
-                decision = Decision.REPEATED
         if decision is Decision.COMMIT:
             self._check_files(batch.files, batch.written_at_ms)
         return decision
@@ -191,9 +194,28 @@ class Table:
                 tuple(file.get(f"min.{name}") for name in _ROW_KEY),
                 tuple(file.get(f"max.{name}") for name in _ROW_KEY),
                 file["modification_time"],
+                tuple(file.get(f"null_count.{name}") for name in _ROW_KEY),
             )
             for file in pa.table(self._handle.get_add_actions(flatten=True)).to_pylist()
         ]
+
+    def damaged_files(self) -> dict[str, str]:
+        """By path: what is wrong with files that are missing or have another size.
+
+        Their content is not read. Only in a directory: elsewhere each file would be a request.
+        """
+        files = self.files() if self.location.is_directory else []
+        return dict(self._wrong_sizes(files))
+
+    def read(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows of the version that the handle shows. Raises LoadStopped."""
+        try:
+            rows: pa.Table = self._handle.to_pyarrow_dataset().to_table(columns=columns)
+        except (DeltaError, OSError, pa.ArrowException) as broken:
+            raise LoadStopped(
+                f"a file of {self.location} cannot be read: {reason(broken)}. Restore the file"
+            ) from broken
+        return rows
 
     def file_schema(self) -> pa.Schema:
         """The columns of a file: those of the table without the partition columns."""
@@ -296,14 +318,19 @@ class Table:
                 f"delete files without a commit after {ORPHAN_AGE_H_MIN} hours. Nothing was "
                 "committed"
             )
+        for _, wrong in self._wrong_sizes(files):
+            raise CommitRefused(
+                f"{wrong}. Executors must write to the same place as the driver. Nothing was "
+                "committed"
+            )
+
+    def _wrong_sizes(self, files: Sequence[NewFile | TableFile]) -> Iterator[tuple[str, str]]:
         sizes = self.location.sizes([file.path for file in files])
         for file, size in zip(files, sizes, strict=True):
             if size != file.size:
                 found = "is missing" if size is None else f"has {size} bytes"
-                raise CommitRefused(
-                    f"{self.location / file.path} {found}, and should have {file.size} bytes. "
-                    "Executors must write to the same place as the driver. Nothing was committed"
-                )
+                place = self.location / file.path
+                yield file.path, f"{place} {found}, and should have {file.size} bytes"
 
     def start_over(self, schema: pa.Schema, claim: Numbered) -> None:
         """Remove all rows and replace the columns, in one commit."""
