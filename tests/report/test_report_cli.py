@@ -104,6 +104,7 @@ def test_a_damaged_file_is_named(headrace, warehouse, tmp_path, table, damage):
         path.write_bytes(content[:20] if damage == "truncated" else bytes(len(content)))
     ran = headrace("daily", "--static", "--warehouse", "damaged", status=1)
     assert path.name in ran.err and "Traceback" not in ran.err
+    assert not list(tmp_path.glob("*.html"))
     wrong = {"missing": "is missing", "truncated": "has 20 bytes", "overwritten": "cannot be read"}
     assert wrong[damage] in ran.err
 

@@ -1,6 +1,7 @@
 """Job tables: batches append, a batch that runs again sees and writes nothing of its own."""
 
 import pytest
+from pyspark.sql import functions as F
 
 from headrace.pipeline import tables
 from headrace.pipeline.errors import CommitRefused
@@ -82,3 +83,42 @@ def test_folding_forgets_deleted_keys(spark, tmp_path):
     assert rows_of(table, spark) == {"/0": 0, "/1": 1, "/2": 2, "/3": 3}
     files = [str(table.location / name) for name in open_table(table.location).paths()]
     assert spark.read.parquet(*files).count() == 4
+
+
+def rewritten_meanwhile(monkeypatch, table, spark, times):
+    """Another program folds the table this many times while files for it are written."""
+    write_files, rest = tables.write_files, list(range(times))
+
+    def interrupted(*arguments):
+        written = write_files(*arguments)
+        if rest:
+            rest.pop()
+            with monkeypatch.context() as undisturbed:
+                undisturbed.setattr(tables, "write_files", write_files)
+                assert JobTable(table.location, Rules(("page",), {"views": "sum"})).fold(
+                    spark, files_min=1
+                )
+        return written
+
+    monkeypatch.setattr(tables, "write_files", interrupted)
+
+
+def test_rows_are_replaced_although_another_program_rewrites_the_files(
+    appended, spark, monkeypatch
+):
+    rewritten_meanwhile(monkeypatch, appended, spark, times=3)
+    rows = spark.createDataFrame([("/new", 7)], SCHEMA)
+    assert appended.replace(rows, F.col("page") != "/a", batch(2)) == 1
+    assert rows_of(appended, spark) == {"/0": 10, "/1": 10, "/2": 10, "/new": 7}
+    assert appended.append(rows, batch(2)).is_repeated
+    nothing = spark.createDataFrame([], SCHEMA)
+    assert appended.replace(nothing, None, batch(2)) == 0
+    assert appended.replace(nothing, None, batch(2)) == 0
+    assert rows_of(appended, spark) == {}
+
+
+def test_rows_that_could_not_be_replaced_are_not_reported(appended, spark, monkeypatch):
+    rewritten_meanwhile(monkeypatch, appended, spark, times=100)
+    with pytest.raises(CommitRefused, match=r"rewrote the files of .*/pages each time"):
+        appended.replace(spark.createDataFrame([], SCHEMA), F.col("page") != "/a", batch(2))
+    assert rows_of(appended, spark) == {"/a": 3, "/0": 10, "/1": 10, "/2": 10}

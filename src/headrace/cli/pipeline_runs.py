@@ -55,7 +55,11 @@ From = Annotated[
     ),
 ]
 Reset = Annotated[
-    bool, typer.Option("--reset", help="Delete the tables and checkpoints, and start over.")
+    bool,
+    typer.Option(
+        "--reset",
+        help="Delete the tables and checkpoints, and start over, from raw tables and topics.",
+    ),
 ]
 BatchRecords = Annotated[
     int | None,
@@ -71,7 +75,8 @@ BadMax = Annotated[
     typer.Option(
         "--bad-max",
         metavar="PERCENT",
-        help="Stop if the rules of a function would quarantine a larger share of its rows.",
+        help="Stop if a larger share of the records of a topic would be dead letters, or the rules "
+        "of a function would quarantine a larger share of its rows.",
     ),
 ]
 Since = Annotated[
@@ -100,10 +105,13 @@ def plan(
         from headrace.pipeline.runner.planning import make_plan
 
         made = make_plan(load(file), spark, chosen)
+        refusal = _refusal(made, chosen)
     if format is Format.JSON:
-        output.document(_plan_document(made))
+        output.document(_plan_document(made) | {"refused": refusal})
     else:
         _print_plan(made)
+        if refusal is not None:
+            output.line(f"A run would be refused: {refusal}")
 
 
 def run(
@@ -155,13 +163,13 @@ def run(
 def test(
     file: PipelineArgument, master: Master = "local[*]", format: OutputFormat = Format.TABLE
 ) -> None:
-    """Run the examples of a pipeline file. Needs no broker."""
+    """Run the examples of a pipeline file, each on a new broker in this process."""
     failed = count = 0
     with _session([file], master) as spark:
         from headrace.pipeline.loading import load
         from headrace.pipeline.runner.examples import run_examples
 
-        for outcome in run_examples(load(file), spark):
+        for outcome in run_examples(load(file), spark, _broker):
             count += 1
             failed += bool(outcome.problems)
             if format is Format.JSON:
@@ -216,7 +224,7 @@ def state(
     master: Master = "local[*]",
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Show what the queries of a pipeline keep between batches."""
+    """Show what the queries of a pipeline keep between batches: keys, size, and examples."""
     chosen = _settings(warehouse, storage, state, DEFAULT_BOOTSTRAP)
     with _session([], master) as spark:
         from headrace.pipeline.runner.inspection import read_state
@@ -225,7 +233,10 @@ def state(
     if format is Format.JSON:
         output.document([one._asdict() for one in found])
     else:
-        output.table(["QUERY", "OPERATOR", "KEYS", "BATCH"], found)
+        output.table(
+            ["QUERY", "OPERATOR", "KEYS", "BYTES", "BATCH", "EXAMPLES"],
+            [(*one[:-1], _examples(one.examples)) for one in found],
+        )
 
 
 def stop(
@@ -274,6 +285,25 @@ def stopped_by_interrupt() -> Iterator[threading.Event]:
         yield asked
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _broker() -> Iterator[str]:
+    """The address of an empty broker in this process, for one example."""
+    from headrace.cli.demo import Node
+
+    settings = {
+        # Examples have any time.
+        "log.retention.ms": "-1",
+        # One writer is all there is: fifty partitions would only take time to create.
+        "transaction.state.log.num.partitions": "1",
+    }
+    with tempfile.TemporaryDirectory(prefix="headrace-example-") as data:
+        node = Node(Path(data), "127.0.0.1:0", settings)
+        try:
+            yield node.address
+        finally:
+            node.stop()
 
 
 # --- shared -------------------------------------------------------------------------------
@@ -368,11 +398,28 @@ def progress_line(done: "Progress") -> str:
     told += [f"{count:,} {what}" for what, count in counts.items() if count]
     told += [f"{count:,} break {rule}" for rule, count in done.expectations.items() if count]
     lag = "" if done.lag is None else f", lag {done.lag:,}"
+    batch = "before its topics" if done.batch is None else f"batch {done.batch}"
     return (
-        f"{done.pipeline}/{done.query} batch {done.batch}: {values.counted(done.rows, 'record')} "
+        f"{done.pipeline}/{done.query} {batch}: {values.counted(done.rows, 'record')} "
         f"in {done.seconds:.1f} s, {done.rows_per_second:,.0f}/s{lag}"
         + (f"; {', '.join(told)}" if told else "")
     )
+
+
+def _examples(found: Sequence[Mapping[str, Any]]) -> str:
+    """The parts of each key."""
+    return "; ".join(" ".join(map(str, one["key"].values())) for one in found) or output.ABSENT
+
+
+def _refusal(made: "Plan", settings: "RunSettings") -> str | None:
+    """Why a run would be refused."""
+    from headrace.pipeline.errors import RunRefused
+
+    try:
+        made.check(settings)
+    except RunRefused as refused:
+        return str(refused)
+    return None
 
 
 def _plan_document(made: "Plan") -> dict[str, Any]:

@@ -6,6 +6,7 @@ LoadStopped     a person has to decide                                  -> stop
 BadPipeline     a pipeline file has mistakes                            -> correct the file
 RunRefused      a pipeline cannot be run as asked                       -> decide, run again
 ExpectationFailed  rows break the rules of a pipeline file           -> correct rows or rules
+TooManyBadRecords  a topic has too many records that are no rows     -> correct the producer
 BadQuery        an ad-hoc query is wrong                                -> correct the query
 BrokenFile      a file of a table cannot be read                        -> restore it
 """
@@ -42,6 +43,10 @@ class RunRefused(PipelineError):
 
 class ExpectationFailed(PipelineError):
     """Rows break the rules of their function. Nothing of the batch was written."""
+
+
+class TooManyBadRecords(PipelineError):
+    """Too many records of a topic would be dead letters. Nothing of the batch was written."""
 
 
 class BadQuery(PipelineError):

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
+    BooleanType,
     DataType,
     LongType,
     MapType,
@@ -31,10 +32,12 @@ from headrace.pipeline.errors import CommitRefused
 from headrace.pipeline.warehouse.batch import Batch, NewFile, Numbered, TableFile
 from headrace.pipeline.warehouse.files import PartitionedFiles, unique_name
 from headrace.pipeline.warehouse.offsets import Decision
+from headrace.pipeline.warehouse.schema import compare, fields_of
 from headrace.pipeline.warehouse.spark_reader import read_with_python
 from headrace.pipeline.warehouse.storage import Location, for_spark, location_of
 from headrace.pipeline.warehouse.table import (
     Table,
+    delta_json,
     now_ms,
     open_or_create,
     open_table,
@@ -59,6 +62,7 @@ _PERCENTILES = (50, 95, 99)
 # Folding costs a Spark job; reading costs a little for every file.
 FOLD_FILES = 64
 _FOLD_BYTES = 64 << 20
+_REPLACE_TRIES = 8
 _RESULT = pa.schema([("result", pa.binary())])
 
 _MERGED = {
@@ -182,30 +186,34 @@ class JobTable:
     def replace(self, rows: "DataFrame", kept: "Column | None", batch: BatchName) -> int:
         """Replace the rows of this table in one commit, except what ``kept`` selects.
 
-        Raises CommitRefused if the table changed meanwhile.
+        Raises CommitRefused if others rewrite the table each time.
         """
         table = self._table()
         if table is None:
             return self.append(rows, batch).row_count
-        table.update()
         began_ms = now_ms()
-        old = table.files()
-        spark = rows.sparkSession
+        table.update()
         table.ensure_columns(_marked_schema(rows))
         schema = table.file_schema()
-        added = write_files(rows, self.location, schema, _marks(batch, began_ms))
-        count = sum(file.row_count for file in added)
-        if kept is not None and old:
-            others = self._read(spark, table, old).where(kept)
-            added += write_files(others, self.location, schema)
+        fresh = write_files(rows, self.location, schema, _marks(batch, began_ms))
         txn_id = self._txn(batch).txn_id
-        newest = table.recorded(txn_id)
-        if not table.rewrite(old, added, began_ms, {} if newest is None else {txn_id: newest}):
-            raise CommitRefused(
-                f"{self.location} changed while its rows were computed again. Nothing was "
-                "replaced; run the command again"
-            )
-        return count
+        for _ in range(_REPLACE_TRIES):
+            table.update()
+            old = table.files()
+            others: tuple[NewFile, ...] = ()
+            if kept is not None and old:
+                found = self._read(rows.sparkSession, table, old).where(kept)
+                others = write_files(found, self.location, schema)
+            newest = table.recorded(txn_id)
+            known = {} if newest is None else {txn_id: newest}
+            if not old and not fresh:
+                return 0
+            if table.rewrite(old, (*fresh, *others), began_ms, known):
+                return sum(file.row_count for file in fresh)
+        raise CommitRefused(
+            f"gave up after {_REPLACE_TRIES} attempts: other programs rewrote the files of "
+            f"{self.location} each time. None of its rows was replaced; run it again"
+        )
 
     def take_over(self, schema: StructType, *, without_rows: bool) -> None:
         """Refuse the commits of runs before this one, from now on. Creates a missing table.
@@ -321,6 +329,21 @@ class JobTable:
             return read_with_python(spark, table, files)
         paths = [for_spark(self.location / file.path) for file in files]
         return spark.read.schema(schema).parquet(*paths)
+
+
+def is_job_table(table: Table) -> bool:
+    """Whether a pipeline wrote this table."""
+    return set(_OURS.fieldNames()) <= {field["name"] for field in table.fields()}
+
+
+def column_conflicts(table: Table, schema: StructType) -> tuple[str, ...]:
+    """Why rows of this schema do not fit a job table; empty if they do."""
+    fields = [*schema.fields, *_OURS.fields]
+    known = {field["name"] for field in table.fields()}
+    if DELETED in known and DELETED not in schema.fieldNames():
+        fields.append(StructField(DELETED, BooleanType()))  # rows of windows get it later
+    batch = fields_of(delta_json(arrow_schema(StructType(fields))))
+    return compare(table.fields(), batch).conflicts
 
 
 def read(spark: "SparkSession", location: Path | Location, rules: Rules) -> "DataFrame":

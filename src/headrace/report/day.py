@@ -1,6 +1,5 @@
 """One day of a warehouse, ready for SQL: its views, its range, and how fresh it is."""
 
-import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.dataset
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
@@ -29,10 +29,8 @@ from headrace.report.views import (
 _RAW = "raw"
 _DEAD_LETTERS = "_dead_letters"
 _ONE_DAY = timedelta(days=1)
-# What DuckDB says if Arrow cannot read a file of a table.
-_UNREADABLE = re.compile(
-    r"reading the stream registered as '(?P<name>[^']+)' failed: (?P<reason>.*)", re.DOTALL
-)
+# A query that is wrong itself fails with these, and reads nothing.
+_WRONG_QUERY = (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException)
 
 
 class Day:
@@ -69,7 +67,7 @@ class Day:
         self._database.execute("set timezone = 'UTC'; set enable_progress_bar = false")
         self._database.execute("set python_enable_replacements = false")
         self._views: dict[str, str] = {}  # with the directory of the table
-        self._places: dict[str, Path] = {}  # of tables, by the name that DuckDB knows
+        self._tables: dict[Path, pyarrow.dataset.Dataset] = {}
         try:
             self._open_raw_tables()
             self._open_job_tables({table.name: table for table in (*JOB_TABLES, *job_tables)})
@@ -94,18 +92,17 @@ class Day:
         self.close()
 
     def sql(self, query: str) -> pa.Table:
-        """The rows of a query. Order them: a report must be the same each time."""
+        """The rows of a query. Order them: a report must be the same each time.
+
+        Raises ReportFailed if a file of a table is damaged.
+        """
         try:
             found: pa.Table = self._database.sql(query).to_arrow_table()
-        except duckdb.Error as failure:
-            broken = _UNREADABLE.search(str(failure))
-            if broken is None:
-                raise
-            why = " ".join(broken["reason"].split()).rstrip(".")
-            raise ReportFailed(
-                f"a file of the table {self._places[broken['name']]} cannot be read: {why}. "
-                "Restore the file"
-            ) from failure
+        except _WRONG_QUERY:
+            raise
+        except (duckdb.Error, OSError) as failure:
+            self._find_damage(failure)
+            raise
         for slot, field in enumerate(found.schema):
             if pa.types.is_decimal(field.type):  # DuckDB's sums of integers
                 kind = pa.float64() if field.type.scale else pa.int64()
@@ -178,16 +175,16 @@ class Day:
         return max((time for time in found if time is not None), default=None)
 
     def _open_raw_tables(self) -> None:
-        letters = []
+        letters = [self._warehouse / _DEAD_LETTERS]
         for place in _tables_in(self._warehouse / _RAW):
             name = view_name("raw_", place.name)
             columns = self._register(f"_dataset_{name}", place)
             self._create(name, raw_view(f"_dataset_{name}", columns), place)
             letters.append(place / _DEAD_LETTERS)
+        letters = [place for place in letters if DeltaTable.is_deltatable(str(place))]
         found = [
             letters_view(source, self._register(source, place))
-            for number, place in enumerate([*letters, self._warehouse / _DEAD_LETTERS])
-            if DeltaTable.is_deltatable(str(place))
+            for number, place in enumerate(letters)
             for source in [f"_dataset_dead_letters_{number}"]
         ]
         if found:
@@ -266,8 +263,22 @@ class Day:
         except (DeltaError, OSError, pa.ArrowException) as failure:
             raise ReportFailed(f"cannot read the table {place}: {failure}") from failure
         self._database.register(name, rows)
-        self._places[name] = place
+        self._tables[place] = rows
         return set(rows.schema.names)
+
+    def _find_damage(self, failure: Exception) -> None:
+        """Raises ReportFailed for the first file that cannot be read. DuckDB does not name it."""
+        for place, rows in self._tables.items():
+            for fragment in rows.get_fragments():
+                try:
+                    for _ in fragment.to_batches():
+                        pass
+                except (OSError, pa.ArrowException) as damage:
+                    raise ReportFailed(
+                        f"{place / fragment.path} cannot be read: {_first_line(damage)}. Restore "
+                        "the file, or write its rows again: headrace pipeline load --reload-from "
+                        "for a raw table, headrace pipeline run --reset for a pipeline's"
+                    ) from failure
 
     def _create(self, name: str, query: str, place: Path) -> None:
         self._database.execute(f"create temp view {quoted(name)} as {query}")
@@ -297,3 +308,7 @@ def _tables_in(directory: Path) -> list[Path]:
         return []
     found = sorted(place for place in directory.iterdir() if not place.name.startswith("_"))
     return [place for place in found if place.is_dir() and DeltaTable.is_deltatable(str(place))]
+
+
+def _first_line(failure: Exception) -> str:
+    return str(failure).strip().split("\n")[0].rstrip(".")

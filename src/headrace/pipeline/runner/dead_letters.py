@@ -43,10 +43,8 @@ class DeadLetters:
         kept = Kept(letters.withColumn("pipeline", F.lit(self._pipeline)))
         try:
             JobTable(self._settings.table(TABLE), Rules(_KEY)).append(kept.rows, named)
-            if self._settings.source:  # examples have no cluster
-                sizes = self._settings.record_sizes
-                size_max = sizes.get(DEAD_LETTER_TOPIC, MESSAGE_SIZE_DEFAULT)
-                self._send(letter_records(kept.rows, size_max), named)
+            size_max = self._settings.record_sizes.get(DEAD_LETTER_TOPIC, MESSAGE_SIZE_DEFAULT)
+            self._send(letter_records(kept.rows, size_max), named)
         finally:
             kept.release()
 

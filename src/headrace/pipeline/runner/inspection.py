@@ -1,10 +1,12 @@
 """What a pipeline holds, without running it: queries, lag, tables; and the state of its streams."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
+from pyspark.sql import functions as F
 
 from headrace.pipeline.errors import RunRefused
 from headrace.pipeline.runner.directory import PipelineDirectory
@@ -18,6 +20,9 @@ from headrace.spark.options import parse_source
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_STATE_EXAMPLES = 3
 
 
 class QueryStatus(NamedTuple):
@@ -62,7 +67,9 @@ class StateStatus(NamedTuple):
     query: str
     operator: str
     keys: int
+    bytes: int  # of its files
     batch: int
+    examples: tuple[Mapping[str, Any], ...]  # the first keys, in their order, with their values
 
 
 def pipeline_name(file: str) -> str:
@@ -105,13 +112,28 @@ def read_state(file: str, spark: "SparkSession", settings: RunSettings) -> list[
         if batch < 0 or not (checkpoint / "state").is_dir():
             continue
         for operator in spark.read.format("state-metadata").load(for_spark(checkpoint)).collect():
-            keys = (
+            number = operator["operatorId"]
+            kept = (
                 spark.read.format("statestore")
-                .option("operatorId", operator["operatorId"])
+                .option("operatorId", number)
                 .load(for_spark(checkpoint))
-                .count()
             )
-            found.append(StateStatus(query, operator["operatorName"], keys, batch))
+            first = (
+                kept.orderBy("key")
+                .limit(_STATE_EXAMPLES)
+                .select(F.to_json(F.struct("key", "value")))
+            )
+            files = (checkpoint / "state" / str(number)).rglob("*")
+            found.append(
+                StateStatus(
+                    query,
+                    operator["operatorName"],
+                    kept.count(),
+                    sum(file.stat().st_size for file in files if file.is_file()),
+                    batch,
+                    tuple(json.loads(row[0]) for row in first.collect()),
+                )
+            )
     return found
 
 

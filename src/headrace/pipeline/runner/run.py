@@ -3,7 +3,7 @@
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,7 +23,9 @@ from headrace.pipeline.runner.dead_letters import TABLE as DEAD_LETTERS
 from headrace.pipeline.runner.directory import PipelineDirectory
 from headrace.pipeline.runner.expectations import EXPECTATIONS
 from headrace.pipeline.runner.fanout import READS, forget_counts, job_table
+from headrace.pipeline.runner.history import Ends
 from headrace.pipeline.runner.planning import Plan, make_plan
+from headrace.pipeline.runner.rebuild import rebuild
 from headrace.pipeline.runner.retries import TABLE as RETRIES
 from headrace.pipeline.runner.settings import RunSettings
 from headrace.pipeline.runner.streams import Progress, Stream, prepared
@@ -77,9 +79,12 @@ def run(
             plans.append(plan)
         # Nothing is written before all files are found to be right.
         claimed = [_claimed(plan, settings) for plan in plans]
-        running = [
-            _start(plan, session, ours, stack) for plan, ours in zip(plans, claimed, strict=True)
-        ]
+        running = []
+        for plan, own in zip(plans, claimed, strict=True):
+            ours = _with_topics(plan, own)
+            _start_over(plan, session, ours)
+            begins = (yield from rebuild(plan, session, ours)) if settings.reset else {}
+            running.append(_start(plan, session, ours, stack, begins))
         # Called first: all queries finish their batches at the same time.
         stack.callback(_finish, running)
         yield from _progress(running, stop or threading.Event())
@@ -98,12 +103,16 @@ def _naming_files() -> Iterator[None]:
         ) from failed
 
 
-def _start(plan: Plan, spark: "SparkSession", settings: RunSettings, stack: ExitStack) -> _Running:
-    _start_over(plan, spark, settings)
-    settings = _with_topics(plan, settings)
+def _start(
+    plan: Plan,
+    spark: "SparkSession",
+    settings: RunSettings,
+    stack: ExitStack,
+    begins: Mapping[str, Ends],
+) -> _Running:
     running = _Running(plan.directory, _upkeep(plan, settings), [])
     for query in plan.queries:
-        stream = Stream(plan, query, spark, settings)
+        stream = Stream(plan, query, spark, settings, begins.get(query.name))
         stack.callback(stream.stop)
         stream.wait_until_started()
         running.streams.append(stream)

@@ -12,7 +12,8 @@ DEFAULT_WAREHOUSE = Path("warehouse")
 PIPELINES = "_pipelines"  # below it: a directory per pipeline
 # Records of one batch. A first run over full topics would otherwise be a single batch of any size.
 BATCH_RECORDS_MAX = 2_000_000
-# Of the rows of a function. A broken producer must not drain a topic into quarantine.
+# Of the records of a topic, and of the rows of a function with rules. A broken producer must not
+# drain a topic into quarantine.
 BAD_SHARE_MAX = 0.05
 
 

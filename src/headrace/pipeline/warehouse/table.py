@@ -37,6 +37,8 @@ log = logging.getLogger("headrace.pipeline")
 
 # All rewrites of files carry it, so that two at once conflict.
 FILES_TXN = "headrace/files"
+# Its version is a time in milliseconds: retention may have removed rows of older records.
+RETENTION_TXN = "headrace/retention"
 # A checkpoint bounds what a new handle must read, and keeps the offsets.
 CHECKPOINT_COMMITS = 20
 # Vacuum deletes files without a commit at this age, and never below it.
@@ -229,12 +231,13 @@ class Table:
         written_at_ms: int,
         loaded: Mapping[str, int] | None = None,
         *,
-        changes_rows: bool = False,
+        removed_until_ms: int | None = None,
     ) -> bool:
         """Replace files by others; False if the table no longer has the old ones.
 
         ``loaded`` are the next offsets of the partitions that a reload replaces; they must not
-        have moved meanwhile. Otherwise the new files hold the same rows, unless ``changes_rows``.
+        have moved meanwhile. Retention says until which time of the records it removed rows.
+        Otherwise the new files hold the same rows.
         """
         failure: Exception | None = None
         for _ in range(_TRIES):
@@ -248,7 +251,7 @@ class Table:
                     # Another rewrite came first, or ours happened and its outcome was unknown.
                     return bool(added) and added[0].path in present
                 self._check_files(added, written_at_ms)
-                self._replace(removed, added, loaded, changes_rows)
+                self._replace(removed, added, loaded, removed_until_ms)
             except (DeltaError, OSError) as failed:
                 log.info("Rewrite of %s failed; comparing again: %s", self.location, failed)
                 failure = failed
@@ -265,11 +268,14 @@ class Table:
         removed: Sequence[TableFile],
         added: Sequence[NewFile],
         loaded: Mapping[str, int] | None,
-        changes_rows: bool,
+        removed_until_ms: int | None,
     ) -> None:
         now = self._clock_ms()
-        changes_rows = changes_rows or loaded is not None
+        changes_rows = removed_until_ms is not None or loaded is not None
         txns = [Transaction(FILES_TXN, (self.recorded(FILES_TXN) or 0) + 1)]
+        if removed_until_ms is not None:
+            until_ms = max(removed_until_ms, self.recorded(RETENTION_TXN) or 0)
+            txns.append(Transaction(RETENTION_TXN, until_ms))
         txns += [Transaction(name, end) for name, end in (loaded or {}).items()]
         actions: list[AddAction | RemoveAction] = [
             RemoveAction(
