@@ -163,7 +163,7 @@ def run(
 def test(
     file: PipelineArgument, master: Master = "local[*]", format: OutputFormat = Format.TABLE
 ) -> None:
-    """Run the examples of a pipeline file, each on a broker of its own."""
+    """Run the examples of a pipeline file, each on an own broker."""
     failed = count = 0
     with _session([file], master) as spark:
         from headrace.pipeline.loading import load
