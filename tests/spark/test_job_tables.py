@@ -1,7 +1,10 @@
 """Job tables: batches append, a batch that runs again sees and writes nothing of its own."""
 
 import pytest
+from pyspark.sql import functions as F
 
+from headrace.pipeline import tables
+from headrace.pipeline.errors import CommitRefused
 from headrace.pipeline.tables import BatchName, JobTable, Rules
 from headrace.pipeline.warehouse.table import open_table
 
@@ -51,6 +54,25 @@ def test_folding_keeps_the_newest_batch_apart(appended, spark):
     assert not appended.fold(spark, files_min=100)
 
 
+def test_a_table_that_changes_meanwhile_is_not_replaced(appended, spark, monkeypatch):
+    write_files = tables.write_files
+
+    def write_and_fold(*args, **more):
+        monkeypatch.setattr(tables, "write_files", write_files)
+        written = write_files(*args, **more)
+        other = JobTable(appended.location, Rules(("page",), {"views": "sum"}))
+        assert other.fold(spark, files_min=3)
+        return written
+
+    rows = spark.createDataFrame([("/a", 7)], SCHEMA)
+    monkeypatch.setattr(tables, "write_files", write_and_fold)
+    with pytest.raises(CommitRefused, match="changed while its rows were computed again"):
+        appended.replace(rows, None, batch(3))
+    assert rows_of(appended, spark) == {"/a": 3, "/0": 10, "/1": 10, "/2": 10}
+    assert appended.replace(rows, None, batch(3)) == 1
+    assert rows_of(appended, spark) == {"/a": 7}
+
+
 def test_folding_forgets_deleted_keys(spark, tmp_path):
     table = JobTable(tmp_path / "pages", Rules(("page",)))
     for number, deleted in enumerate((False, False, True, False)):
@@ -61,3 +83,42 @@ def test_folding_forgets_deleted_keys(spark, tmp_path):
     assert rows_of(table, spark) == {"/0": 0, "/1": 1, "/2": 2, "/3": 3}
     files = [str(table.location / name) for name in open_table(table.location).paths()]
     assert spark.read.parquet(*files).count() == 4
+
+
+def rewritten_meanwhile(monkeypatch, table, spark, times):
+    """Another program folds the table this many times while files for it are written."""
+    write_files, rest = tables.write_files, list(range(times))
+
+    def interrupted(*arguments):
+        written = write_files(*arguments)
+        if rest:
+            rest.pop()
+            with monkeypatch.context() as undisturbed:
+                undisturbed.setattr(tables, "write_files", write_files)
+                assert JobTable(table.location, Rules(("page",), {"views": "sum"})).fold(
+                    spark, files_min=1
+                )
+        return written
+
+    monkeypatch.setattr(tables, "write_files", interrupted)
+
+
+def test_rows_are_replaced_although_another_program_rewrites_the_files(
+    appended, spark, monkeypatch
+):
+    rewritten_meanwhile(monkeypatch, appended, spark, times=3)
+    rows = spark.createDataFrame([("/new", 7)], SCHEMA)
+    assert appended.replace(rows, F.col("page") != "/a", batch(2)) == 1
+    assert rows_of(appended, spark) == {"/0": 10, "/1": 10, "/2": 10, "/new": 7}
+    assert appended.append(rows, batch(2)).is_repeated
+    nothing = spark.createDataFrame([], SCHEMA)
+    assert appended.replace(nothing, None, batch(2)) == 0
+    assert appended.replace(nothing, None, batch(2)) == 0
+    assert rows_of(appended, spark) == {}
+
+
+def test_rows_that_could_not_be_replaced_are_not_reported(appended, spark, monkeypatch):
+    rewritten_meanwhile(monkeypatch, appended, spark, times=100)
+    with pytest.raises(CommitRefused, match=r"rewrote the files of .*/pages each time"):
+        appended.replace(spark.createDataFrame([], SCHEMA), F.col("page") != "/a", batch(2))
+    assert rows_of(appended, spark) == {"/a": 3, "/0": 10, "/1": 10, "/2": 10}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headrace.pipeline.errors import BadPipeline, ExpectationFailed
+from headrace.pipeline.errors import BadPipeline, ExpectationFailed, TooManyBadRecords
 from headrace.pipeline.loading import load
 from headrace.pipeline.runner.backfill import Span, backfill
 from headrace.pipeline.runner.fanout import job_table
@@ -194,6 +194,49 @@ def test_too_many_bad_rows_stop_the_run(site: Site) -> None:
     assert site.tables() == []
     (done,) = site.run(bad_share_max=0.06)
     assert done.dead_letters == len(site.letters()) == 6
+
+
+def test_a_producer_of_garbage_stops_the_run_before_its_records_are_dead_letters(
+    site: Site,
+) -> None:
+    timed = """
+    @source("{topic}", schema="page string, visitor long, at timestamp", event_time="at")
+    def views(records):
+        return records
+    """
+    site.write(timed, PAGES.replace("@expect", "# @expect"))
+    now = 1_772_366_400_000  # 2026-03-01 12:00 UTC
+    views = [json.dumps({"page": "/a", "at": "2026-03-01T12:00:00Z"})] * 93
+    late = [json.dumps({"page": "/late", "at": "2026-01-01T00:00:00Z"})] * 20  # these count
+    ahead = json.dumps({"page": "/a", "at": "2100-01-01T00:00:00Z"})
+    bad = ["{not json", json.dumps({"visitor": "text"}), None, ahead, ahead, "", "[]"]
+    site.topics.send(site.topic, [*views, *bad, *late], 0, timestamp=now)
+    with pytest.raises(
+        TooManyBadRecords,
+        match=rf"7 of the last 120 records of topic {site.topic} \(5\.8%\) would be dead letters, "
+        rf"more than 5%\. The first is offset 93 of {site.topic}-0: the value is not JSON of .*"
+        r"Nothing of this batch was written\..*--bad-max",
+    ):
+        site.run()
+    assert site.tables() == []
+    assert not any(site.topics.committed("headrace-site-10s", site.topic).values())
+    (done,) = site.run(bad_share_max=0.06)
+    assert (done.late, done.dead_letters, len(site.letters())) == (20, 7, 7)
+    assert site.rows("pages") == [("/a", 93), ("/late", 20)]
+
+
+def test_small_batches_of_garbage_are_judged_together(site: Site) -> None:
+    source = VIEWS[VIEWS.index("@source") :]
+    site.write(
+        source, PAGES.replace("@expect", "# @expect").replace("key", 'trigger="100 ms", key')
+    )
+    views = [json.dumps({"page": "/a"})] * 56
+    running = run([str(site.file)], site.spark, site.settings._replace(once=False))
+    site.topics.send(site.topic, [*views, *["{not json"] * 4])
+    assert next(running).rows <= 60
+    site.topics.send(site.topic, [*["{not json"] * 4, *views])
+    with pytest.raises(TooManyBadRecords, match="8 of the last 1"):
+        list(running)
 
 
 def test_mistakes_in_rules_that_spark_finds(site: Site) -> None:

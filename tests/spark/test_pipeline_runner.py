@@ -3,6 +3,8 @@
 import json
 import shutil
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from headrace.client.cluster import ClientSettings
 from headrace.pipeline.errors import BadPipeline, RunRefused
@@ -23,11 +26,12 @@ from headrace.pipeline.runner.fanout import job_table
 from headrace.pipeline.runner.inspection import read_state, read_status
 from headrace.pipeline.runner.run import run
 from headrace.pipeline.runner.settings import RunSettings
-from headrace.pipeline.tables import JobTable, Rules
+from headrace.pipeline.tables import BatchName, JobTable, Rules
 from headrace.pipeline.warehouse.load import Load
 from headrace.pipeline.warehouse.settings import LoadSettings
 from headrace.spark.cluster import Cluster
 from headrace.spark.failures import PipelineError
+from headrace.testing import Broker
 
 pytestmark = pytest.mark.spark
 
@@ -120,6 +124,17 @@ class Site:
     def run(self, **settings: Any) -> list[Any]:
         return list(run([str(self.file)], self.spark, self.settings._replace(**settings)))
 
+    def load(self, schema: str = SCHEMA) -> Path:
+        """Load the topic into its raw table; without a schema, the values as they are."""
+        values = {"value.format": "json", "value.schema": schema} if schema else {}
+        table = self.settings.warehouse / "raw" / self.topic
+        load = Load(
+            self.spark, LoadSettings((self.topic,), table, {**self.settings.source, **values})
+        )
+        load.once(lambda progress: None)
+        load.close()
+        return table
+
     def rows(self, name: str) -> list[dict[str, Any]]:
         """A table as people read it."""
         (node,) = (node for node in load(str(self.file)).nodes if node.name == name)
@@ -130,6 +145,12 @@ class Site:
             (row["page"], row["minute"].minute): (row["views"], row["visitors"])
             for row in self.rows("page_minutes")
         }
+
+
+@contextmanager
+def new_broker() -> Iterator[str]:
+    with Broker(config={"log.retention.ms": -1}) as broker:
+        yield broker.bootstrap_servers
 
 
 @pytest.fixture
@@ -361,7 +382,7 @@ def test_examples_of_a_file(site: Site) -> None:
             return {"views": []}, {"page_minutes": [{"views": 1}]}
         """,
     )
-    right, wrong = run_examples(load(str(site.file)), site.spark)
+    right, wrong = run_examples(load(str(site.file)), site.spark, new_broker)
     assert (right.example, right.problems) == ("right", ())
     assert wrong.problems == ("table page_minutes lacks {'views': 1}",)
 
@@ -470,7 +491,7 @@ def test_late_events_change_their_windows_as_if_they_had_come_in_time(site: Site
     # What a query reads is published by partition and minute, also what it drops as repeated.
     cluster = Cluster(ClientSettings(site.topics.bootstrap))
     try:
-        found = audit(cluster, site.settings.warehouse, [site.topic])
+        found = audit(cluster, site.settings.warehouse, [site.topic]).balances
     finally:
         cluster.close()
     (total,) = totals(found)
@@ -485,14 +506,7 @@ def test_windows_of_records_that_the_topic_lost_come_from_the_raw_table(site: Si
     site.view("in the topic", "/d", minute=1, visitor=1)
     site.run()
     assert_as_in_duckdb(site, *EXPECTED)
-    values = {"value.format": "json", "value.schema": SCHEMA}
-    table = site.settings.warehouse / "raw" / site.topic
-    load = Load(
-        site.spark,
-        LoadSettings((site.topic,), table, {**site.settings.source, **values}),
-    )
-    load.once(lambda progress: None)
-    load.close()
+    table = site.load()
     site.topics.delete_records(site.topic, 0, 3)
     site.view("late", "/c", visitor=3, minute=5, arrives=60)
     site.run()
@@ -515,6 +529,95 @@ def test_windows_of_records_that_the_topic_lost_come_from_the_raw_table(site: Si
     assert "neither in the raw table nor in the topic" in found["exact"]
 
 
+def test_events_in_time_stop_the_run_if_records_of_their_window_are_lost(site: Site) -> None:
+    site.write(HEADER, KINDS)
+    site.view("1", "/a", visitor=2)
+    site.run()
+    before = site.rows("exact")
+    site.topics.delete_records(site.topic, 0, 1)
+    site.view("2", "/b", visitor=2, minute=1)
+    with pytest.raises(
+        PipelineError,
+        match=rf"site.py:\d+: table exact: the records of {site.topic}-0 from offset 0 to 1 are "
+        r"neither in the raw table nor in the topic.* \(headrace pipeline load\).* --from latest",
+    ):
+        site.run()
+    assert site.rows("exact") == before
+    site.run(start={"startingOffsets": "latest"})
+    site.view("3", "/c", visitor=2, minute=20)
+    site.run()
+    assert [row["entry"] for row in site.rows("exact")] == ["/a", "/c"]
+
+
+# --- raw tables ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("late", ["recompute", "drop"])
+def test_reset_brings_back_what_only_the_raw_table_has(
+    site: Site, late: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.write(HEADER, COUNTS, LAST_PAGES, KINDS, late=late)
+    site.view("1", "/shop/a", visitor=2)
+    site.view("2", "/shop/b", visitor=2, minute=1.123457)  # to the microsecond
+    site.view("3", "/shop/a", visitor=2, minute=0.5, arrives=9)
+    site.view("4", "/shop/c", visitor=2, minute=2)
+    # The topic will keep these: the second would be late if it were the first.
+    site.view("4", "/shop/c", visitor=2, minute=2, arrives=4)
+    site.view("3", "/shop/a", visitor=2, minute=0.5, arrives=12)
+    site.view("5", "/shop/a", visitor=3, minute=5)
+    site.run()
+    names = ("page_minutes", "last_pages", *EXPECTED)
+    before = {name: site.rows(name) for name in names}
+    assert_as_in_duckdb(site, *EXPECTED)
+    raw = site.load()
+    site.topics.delete_records(site.topic, 0, 4)
+
+    older, *streamed = site.run(reset=True)
+    assert (older.batch, older.rows) == (None, 2 if late == "recompute" else 3)
+    assert [one.batch for one in streamed] == [0]
+    assert {name: site.rows(name) for name in names} == before
+    if late == "drop":
+        return
+    site.view("6", "/shop/b", visitor=2, minute=6)
+    site.run()
+    assert_as_in_duckdb(site, *EXPECTED)
+    assert [row["views"] for row in site.rows("last_pages")] == [5, 1]
+
+    # What is nowhere is told.
+    shutil.rmtree(raw)
+    site.write(HEADER, LAST_PAGES, late=late)
+    caplog.clear()
+    assert [one.batch for one in site.run(reset=True)] == [0]
+    assert f"The records of {site.topic}-0 from offset 0 to 3 are neither in" in caplog.text
+    assert [row["views"] for row in site.rows("last_pages")][0] < 5
+
+
+@pytest.mark.parametrize("is_parsed", [True, False])
+def test_backfill_reads_raw_tables(site: Site, is_parsed: bool) -> None:
+    schema = f"{SCHEMA}, value int"
+    site.write(
+        HEADER.replace("{schema}", schema),
+        """
+        @table(key=["visitor"], merge={"total": "sum", "last": "max"})
+        def totals(views):
+            return views.groupBy("visitor").agg(
+                F.sum(F.col("value").cast("long")).alias("total"), F.max("at").alias("last"))
+        """,
+    )
+    for number in range(4):
+        at = HOUR + timedelta(microseconds=number)
+        value = {"event_id": str(number), "at": at.isoformat(), "visitor": 2, "value": number}
+        site.send(json.dumps(value), at)
+    site.run()
+    before = site.rows("totals")
+    last = HOUR + timedelta(microseconds=3)
+    assert before == [{"visitor": 2, "total": 6, "last": last}]
+    site.load(schema if is_parsed else "")
+    site.topics.delete_records(site.topic, 0, 3)
+    (done,) = backfill(str(site.file), site.spark, site.settings, Span())
+    assert (done.table, done.rows, site.rows("totals")) == ("totals", 1, before)
+
+
 # --- bad input ----------------------------------------------------------------------------------
 
 
@@ -529,6 +632,39 @@ def test_an_empty_topic_and_one_that_vanishes(site: Site) -> None:
         list(running)
     assert site.counts() == {("/shop/a", 0): (1, 1)}
     with pytest.raises(BadPipeline, match=rf"site.py:\d+: .*'{site.topic}' does not exist"):
+        site.run()
+
+
+def test_a_table_of_another_program_or_pipeline_is_refused(site: Site) -> None:
+    site.write(HEADER, COUNTS)
+    site.view("1", "/shop/a")
+    place = site.settings.table("page_minutes")
+    theirs = pa.table({"page": ["/"], "minute": [1], "views": [1]})
+    write_deltalake(place, theirs)
+    for reset in (False, True):
+        with pytest.raises(RunRefused, match=r"page_minutes is a Delta table that no pipeline"):
+            site.run(reset=reset)
+    assert DeltaTable(place).to_pyarrow_table() == theirs
+    shutil.rmtree(place)
+
+    # A table of another pipeline, where one is added to a file that has run.
+    site.run()
+    rows = site.spark.sql("select 'ann' as visitor, 1 as page, 2L as views").coalesce(1)
+    others = JobTable(site.settings.table("last_pages"), Rules(("visitor",)))
+    others.append(rows, BatchName("another", 0))
+    site.write(HEADER, COUNTS, LAST_PAGES)
+    with pytest.raises(
+        RunRefused,
+        match=r"site.py:\d+: table last_pages: its rows do not fit .*/last_pages: column 'visitor' "
+        r"is string in the table and long in the batch; column 'page' is integer .* --reset",
+    ):
+        site.run()
+    site.run(reset=True)
+    assert site.rows("last_pages") == [{"visitor": 1, "page": "/shop/a", "views": 1}]
+
+    in_double = COUNTS.replace('F.count("*")', 'F.count("*").cast("double")')
+    site.write(HEADER, in_double, LAST_PAGES)
+    with pytest.raises(RunRefused, match=r"column views was bigint and is double.* --reset"):
         site.run()
 
 
@@ -547,7 +683,7 @@ def test_a_full_disk_and_a_broken_file(site: Site, small_disk: Any) -> None:
     site.run()
     assert site.rows("last_pages") == [{"visitor": 1, "page": "/shop/b", "views": 2}]
 
-    path = next(site.settings.table("last_pages").glob("*.parquet"))
+    path = next(Path(site.settings.table("last_pages")).glob("*.parquet"))
     content = path.read_bytes()
     path.write_bytes(content[:40])
     site.view("3", "/shop/c")

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -116,7 +117,10 @@ app.command(
 class Node:
     """A broker in a thread of this process."""
 
-    def __init__(self, directory: Path, listen: str) -> None:
+    def __init__(
+        self, directory: Path, listen: str, settings: Mapping[str, str] | None = None
+    ) -> None:
+        self._settings = settings or {}
         self._ready: Future[str] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._broker: Broker | None = None
@@ -141,7 +145,11 @@ class Node:
 
         try:
             config = BrokerConfig.parse(
-                {"listeners": listener_of(listen), "log.dirs": str(directory)}
+                {
+                    "listeners": listener_of(listen),
+                    "log.dirs": str(directory),
+                    **self._settings,
+                }
             )
             broker = Broker(config)
             await broker.start()

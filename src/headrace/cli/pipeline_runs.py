@@ -22,14 +22,17 @@ from headrace.cli.options import (
     OutputFormat,
 )
 from headrace.cli.pipeline_options import (
+    DEFAULT_WAREHOUSE,
     Archives,
     Master,
     PipelineArgument,
     SparkSettings,
+    State,
+    StorageOptions,
     Warehouse,
     bad_share,
-    local_directory,
     require_spark,
+    run_settings,
     source_options,
     spark_config,
 )
@@ -52,7 +55,11 @@ From = Annotated[
     ),
 ]
 Reset = Annotated[
-    bool, typer.Option("--reset", help="Delete the tables and checkpoints, and start over.")
+    bool,
+    typer.Option(
+        "--reset",
+        help="Delete the tables and checkpoints, and start over, from raw tables and topics.",
+    ),
 ]
 BatchRecords = Annotated[
     int | None,
@@ -68,7 +75,8 @@ BadMax = Annotated[
     typer.Option(
         "--bad-max",
         metavar="PERCENT",
-        help="Stop if the rules of a function would quarantine a larger share of its rows.",
+        help="Stop if a larger share of the records of a topic would be dead letters, or the rules "
+        "of a function would quarantine a larger share of its rows.",
     ),
 ]
 Since = Annotated[
@@ -81,7 +89,9 @@ Until = Annotated[
 
 def plan(
     file: PipelineArgument,
-    warehouse: Warehouse = Path("warehouse"),
+    warehouse: Warehouse = DEFAULT_WAREHOUSE,
+    state: State = None,
+    storage: StorageOptions = None,
     master: Master = "local[*]",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
@@ -89,16 +99,19 @@ def plan(
     format: OutputFormat = Format.TABLE,
 ) -> None:
     """Show what a pipeline file would do, and its mistakes. Changes nothing."""
-    chosen = _settings(warehouse, bootstrap, settings, client_file)
+    chosen = _settings(warehouse, storage, state, bootstrap, settings, client_file)
     with _session([file], master) as spark:
         from headrace.pipeline.loading import load
         from headrace.pipeline.runner.planning import make_plan
 
         made = make_plan(load(file), spark, chosen)
+        refusal = _refusal(made, chosen)
     if format is Format.JSON:
-        output.document(_plan_document(made))
+        output.document(_plan_document(made) | {"refused": refusal})
     else:
         _print_plan(made)
+        if refusal is not None:
+            output.line(f"A run would be refused: {refusal}")
 
 
 def run(
@@ -115,7 +128,9 @@ def run(
     reset: Reset = False,
     batch_records: BatchRecords = None,
     bad_max: BadMax = "5%",
-    warehouse: Warehouse = Path("warehouse"),
+    warehouse: Warehouse = DEFAULT_WAREHOUSE,
+    state: State = None,
+    storage: StorageOptions = None,
     master: Master = "local[*]",
     archives: Archives = None,
     conf: SparkSettings = None,
@@ -128,7 +143,7 @@ def run(
     if from_ is not None and reset:
         raise values.wrong("give --from or --reset, not both")
     start = _start(from_)
-    chosen = _settings(warehouse, bootstrap, settings, client_file)._replace(
+    chosen = _settings(warehouse, storage, state, bootstrap, settings, client_file)._replace(
         once=once, start=start, reset=reset, bad_share_max=bad_share(bad_max)
     )
     if batch_records is not None:
@@ -148,13 +163,13 @@ def run(
 def test(
     file: PipelineArgument, master: Master = "local[*]", format: OutputFormat = Format.TABLE
 ) -> None:
-    """Run the examples of a pipeline file. Needs no broker."""
+    """Run the examples of a pipeline file, each on an own broker."""
     failed = count = 0
     with _session([file], master) as spark:
         from headrace.pipeline.loading import load
         from headrace.pipeline.runner.examples import run_examples
 
-        for outcome in run_examples(load(file), spark):
+        for outcome in run_examples(load(file), spark, _broker):
             count += 1
             failed += bool(outcome.problems)
             if format is Format.JSON:
@@ -174,7 +189,9 @@ def backfill(
     file: PipelineArgument,
     since: Since = None,
     until: Until = None,
-    warehouse: Warehouse = Path("warehouse"),
+    warehouse: Warehouse = DEFAULT_WAREHOUSE,
+    state: State = None,
+    storage: StorageOptions = None,
     master: Master = "local[*]",
     archives: Archives = None,
     conf: SparkSettings = None,
@@ -185,7 +202,7 @@ def backfill(
 ) -> None:
     """Compute tables again from raw tables and topics."""
     first, end = _instant(since, "--since"), _instant(until, "--until")
-    chosen = _settings(warehouse, bootstrap, settings, client_file)
+    chosen = _settings(warehouse, storage, state, bootstrap, settings, client_file)
     with _session([file], master, spark_config(master, archives, conf)) as spark:
         from headrace.pipeline.runner.backfill import Span
         from headrace.pipeline.runner.backfill import backfill as compute
@@ -201,12 +218,14 @@ def backfill(
 
 def state(
     file: PipelineArgument,
-    warehouse: Warehouse = Path("warehouse"),
+    warehouse: Warehouse = DEFAULT_WAREHOUSE,
+    state: State = None,
+    storage: StorageOptions = None,
     master: Master = "local[*]",
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Show what the queries of a pipeline keep between batches."""
-    chosen = _settings(warehouse, DEFAULT_BOOTSTRAP, None, None)
+    """Show the state of the queries: keys, size, and examples."""
+    chosen = _settings(warehouse, storage, state, DEFAULT_BOOTSTRAP)
     with _session([], master) as spark:
         from headrace.pipeline.runner.inspection import read_state
 
@@ -214,10 +233,18 @@ def state(
     if format is Format.JSON:
         output.document([one._asdict() for one in found])
     else:
-        output.table(["QUERY", "OPERATOR", "KEYS", "BATCH"], found)
+        output.table(
+            ["QUERY", "OPERATOR", "KEYS", "BYTES", "BATCH", "EXAMPLES"],
+            [(*one[:-1], _examples(one.examples)) for one in found],
+        )
 
 
-def stop(file: PipelineArgument, warehouse: Warehouse = Path("warehouse")) -> None:
+def stop(
+    file: PipelineArgument,
+    warehouse: Warehouse = DEFAULT_WAREHOUSE,
+    state: State = None,
+    storage: StorageOptions = None,
+) -> None:
     """Stop a running pipeline, and wait until it has stopped."""
     from headrace.cli.pipeline_options import require_tables
 
@@ -225,7 +252,7 @@ def stop(file: PipelineArgument, warehouse: Warehouse = Path("warehouse")) -> No
     from headrace.pipeline.runner.directory import PipelineDirectory
     from headrace.pipeline.runner.inspection import pipeline_name
 
-    chosen = _settings(warehouse, DEFAULT_BOOTSTRAP, None, None)
+    chosen = _settings(warehouse, storage, state, DEFAULT_BOOTSTRAP)
     name = pipeline_name(file)
     directory = PipelineDirectory(chosen.state(name))
     if not directory.is_running():
@@ -260,17 +287,39 @@ def stopped_by_interrupt() -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, before)
 
 
+@contextmanager
+def _broker() -> Iterator[str]:
+    """The address of an empty broker in this process, for one example."""
+    from headrace.cli.demo import Node
+
+    settings = {
+        # Examples have any time.
+        "log.retention.ms": "-1",
+        # One writer is all there is: fifty partitions would only take time to create.
+        "transaction.state.log.num.partitions": "1",
+    }
+    with tempfile.TemporaryDirectory(prefix="headrace-example-") as data:
+        node = Node(Path(data), "127.0.0.1:0", settings)
+        try:
+            yield node.address
+        finally:
+            node.stop()
+
+
 # --- shared -------------------------------------------------------------------------------
 
 
 def _settings(
-    warehouse: Path, bootstrap: str, settings: list[str] | None, client_file: Path | None
+    warehouse: str,
+    storage: list[str] | None,
+    state: Path | None,
+    bootstrap: str,
+    settings: list[str] | None = None,
+    client_file: Path | None = None,
 ) -> "RunSettings":
     source = source_options(bootstrap, settings, client_file)
     require_spark("a pipeline")
-    from headrace.pipeline.runner.settings import RunSettings
-
-    return RunSettings(local_directory(warehouse, "--warehouse"), source)
+    return run_settings(warehouse, storage, state, source)
 
 
 @contextmanager
@@ -349,11 +398,28 @@ def progress_line(done: "Progress") -> str:
     told += [f"{count:,} {what}" for what, count in counts.items() if count]
     told += [f"{count:,} break {rule}" for rule, count in done.expectations.items() if count]
     lag = "" if done.lag is None else f", lag {done.lag:,}"
+    batch = "before its topics" if done.batch is None else f"batch {done.batch}"
     return (
-        f"{done.pipeline}/{done.query} batch {done.batch}: {values.counted(done.rows, 'record')} "
+        f"{done.pipeline}/{done.query} {batch}: {values.counted(done.rows, 'record')} "
         f"in {done.seconds:.1f} s, {done.rows_per_second:,.0f}/s{lag}"
         + (f"; {', '.join(told)}" if told else "")
     )
+
+
+def _examples(found: Sequence[Mapping[str, Any]]) -> str:
+    """The parts of each key."""
+    return "; ".join(" ".join(map(str, one["key"].values())) for one in found) or output.ABSENT
+
+
+def _refusal(made: "Plan", settings: "RunSettings") -> str | None:
+    """Why a run would be refused."""
+    from headrace.pipeline.errors import RunRefused
+
+    try:
+        made.check(settings)
+    except RunRefused as refused:
+        return str(refused)
+    return None
 
 
 def _plan_document(made: "Plan") -> dict[str, Any]:

@@ -6,6 +6,7 @@ LoadStopped     a person has to decide                                  -> stop
 BadPipeline     a pipeline file has mistakes                            -> correct the file
 RunRefused      a pipeline cannot be run as asked                       -> decide, run again
 ExpectationFailed  rows break the rules of a pipeline file           -> correct rows or rules
+TooManyBadRecords  a topic has too many records that are no rows     -> correct the producer
 BadQuery        an ad-hoc query is wrong                                -> correct the query
 BrokenFile      a file of a table cannot be read                        -> restore it
 """
@@ -44,6 +45,10 @@ class ExpectationFailed(PipelineError):
     """Rows break the rules of their function. Nothing of the batch was written."""
 
 
+class TooManyBadRecords(PipelineError):
+    """Too many records of a topic would be dead letters. Nothing of the batch was written."""
+
+
 class BadQuery(PipelineError):
     """An ad-hoc query is wrong; the text says why."""
 
@@ -53,7 +58,9 @@ class BrokenFile(PipelineError):
 
 
 _BROKEN_FILE = re.compile(
-    r"\[(?:FAILED_READ_FILE|CANNOT_READ_FILE)[^\]]*\].*?file:/*(?P<path>/\S+?\.parquet)", re.DOTALL
+    r"\[(?:FAILED_READ_FILE|CANNOT_READ_FILE)[^\]]*\].*?file:/*(?P<path>/\S+?\.parquet)"
+    r"|LoadStopped: (?P<url>\S+?\.parquet) cannot be read",  # by our own task
+    re.DOTALL,
 )
 
 
@@ -63,8 +70,8 @@ def broken_file(text: str) -> BrokenFile | None:
     if found is None:
         return None
     return BrokenFile(
-        f"{found['path']} cannot be read: it is damaged or gone. Restore the file, or use --reset, "
-        "which deletes the tables of the pipeline and computes them again"
+        f"{found['path'] or found['url']} cannot be read: it is damaged or gone. Restore the file, "
+        "or use --reset, which deletes the tables of the pipeline and computes them again"
     )
 
 

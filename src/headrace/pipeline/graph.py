@@ -18,6 +18,8 @@ RULE_ACTIONS = ("warn", "quarantine", "fail")
 LATE_ACTIONS = ("recompute", "deadletter", "drop")
 MERGE_RULES = ("sum", "min", "max", "hll", "kll")
 RESERVED_COLUMNS = ("_query", "_batch", "_written_at", "_deleted")
+# Directories of a warehouse that the runner and the load use.
+RESERVED_TABLES = ("raw", "reads", "expectations")
 _UNIT_MS = {
     "ms": 1, "millisecond": 1, "s": 1000, "second": 1000, "m": 60_000, "min": 60_000,
     "minute": 60_000, "h": 3_600_000, "hour": 3_600_000, "d": 86_400_000, "day": 86_400_000,
@@ -184,6 +186,8 @@ def _source_mistakes(node: Node) -> list[Mistake]:
 
 def _table_mistakes(node: Node) -> list[Mistake]:
     found = _trigger_mistakes(node)
+    if node.name in RESERVED_TABLES or node.name.startswith("_"):
+        found.append(node.mistake("has a name that the runner uses for its own tables; rename it"))
     key, merge = node.option("key"), node.option("merge")
     if isinstance(key, str) or not key or not all(isinstance(name, str) for name in key):
         found.append(node.mistake(f"key is {key!r}; use a list of columns"))

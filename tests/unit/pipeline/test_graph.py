@@ -106,6 +106,12 @@ def test_a_mistake_in_a_rule_is_named_with_the_line_of_the_rule(rules, expected)
     assert found == f"site.py:{wrong.rules[-1].line}: table t: rule 'r': {expected}"
 
 
+@pytest.mark.parametrize("name", ["raw", "reads", "expectations", "_dead_letters"])
+def test_a_table_has_no_name_of_the_runner(name):
+    (found,) = texts(VIEWS, node(name, table(key=["page"]), "views"))
+    assert f"table {name}: has a name that the runner uses" in found
+
+
 def test_all_mistakes_are_found_together():
     bad = [node(f"t{n}", table(key=[], trigger="x"), "nothing", line=n) for n in (4, 5)]
     assert len(texts(VIEWS, PAGES, *bad)) == 6

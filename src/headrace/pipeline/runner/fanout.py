@@ -25,6 +25,7 @@ from headrace.pipeline.calling import call
 from headrace.pipeline.errors import broken_file, python_error
 from headrace.pipeline.graph import Node, Query, sources_of
 from headrace.pipeline.runner import retries
+from headrace.pipeline.runner.bad_records import BadRecords
 from headrace.pipeline.runner.dead_letters import DeadLetters
 from headrace.pipeline.runner.expectations import (
     EXPECTATIONS_SCHEMA,
@@ -39,6 +40,7 @@ from headrace.pipeline.runner.isolation import RECORDS_MAX, Isolated, NotIsolate
 from headrace.pipeline.runner.kept import Kept
 from headrace.pipeline.runner.records import (
     ATTEMPT,
+    BAD_FATES,
     FATE,
     SINKS,
     TOPIC_ID,
@@ -95,7 +97,6 @@ class Done(NamedTuple):
     dead_letters: int = 0
 
 
-Send = Callable[[Node, "DataFrame", BatchName], Done]
 # All records of the query up to the end of a batch, each event once: for its windows.
 Processed = Callable[["SparkSession", BatchName, "Contents", Touched], "DataFrame"]
 
@@ -125,6 +126,7 @@ class _Count(NamedTuple):
 
     topic: str
     fate: str | None
+    is_retry: bool
     minute: datetime
     events: int
 
@@ -141,14 +143,12 @@ class Fanout:
         settings: RunSettings,
         *,
         counted: Container[str] = (),
-        send: Send | None = None,
         processed: Processed | None = None,
     ) -> None:
         """``counted`` are the functions whose events and broken rules this query counts."""
         self._counted = counted
         self._processed = processed or self._records_since
         self._reads = _reads_table(settings)
-        self._send = send or self._send_rows
         self._pipeline = pipeline
         self._nodes = nodes
         self._query = query
@@ -174,6 +174,7 @@ class Fanout:
             for name in (*query.sources, *query.steps, *query.sinks)
             if nodes[name].rules
         }
+        self._bad_records = BadRecords(self.sources, settings.bad_share_max)
 
     def run(
         self,
@@ -202,6 +203,8 @@ class Fanout:
         try:
             counts = _counts(rows)
             late, dropped = self._late(counts)
+            bad = _bad_by_topic(counts)
+            self._bad_records.check(rows, bad)
             try:
                 verdicts = self._judge(inputs)
             except _FunctionFailed as failed:
@@ -221,6 +224,7 @@ class Fanout:
                 letters += done.dead_letters
         finally:
             inputs.release()
+        self._bad_records.add(bad)
         for one in verdicts:
             self._bad_shares[one.node.name].add(one.quarantined, one.rows)
         total = sum(one.events for one in counts)
@@ -482,7 +486,7 @@ class Fanout:
             return Done(self._tables[name].append(rows, batch).row_count)
         return self._send(self._nodes[name], rows, batch)
 
-    def _send_rows(self, node: Node, rows: "DataFrame", batch: BatchName) -> "Done":
+    def _send(self, node: Node, rows: "DataFrame", batch: BatchName) -> "Done":
         """Write to a topic in one transaction, whose marker names the query and the batch.
 
         Records that the topic would refuse are dead letters.
@@ -670,9 +674,8 @@ def _refused(node: Node, size_max: int) -> "Column":
 
 
 def job_table(node: Node, settings: RunSettings) -> JobTable:
-    return JobTable(
-        settings.table(node.name), Rules(tuple(node.option("key")), node.option("merge"))
-    )
+    rules = Rules(tuple(node.option("key")), node.option("merge"))
+    return JobTable(settings.table(node.name), rules, settings.claim)
 
 
 def topic_records(rows: "DataFrame", key: str) -> "DataFrame":
@@ -686,8 +689,20 @@ def topic_records(rows: "DataFrame", key: str) -> "DataFrame":
 def _counts(rows: "DataFrame") -> list[_Count]:
     """This reads the records once, and keeps them for all functions."""
     minute = F.date_trunc("minute", "timestamp").alias("minute")
-    found = rows.groupBy("topic", FATE, minute).agg(F.count("*").alias("events"))
+    is_retry = (F.col(ATTEMPT) > 0).alias("is_retry")
+    found = rows.groupBy("topic", FATE, is_retry, minute).agg(F.count("*").alias("events"))
     return [_Count(*row.values()) for row in found.toArrow().to_pylist()]
+
+
+def _bad_by_topic(counts: Sequence[_Count]) -> dict[str, tuple[int, int]]:
+    """The records of each topic that are no rows, of all its records; without retries."""
+    found: dict[str, tuple[int, int]] = {}
+    for one in counts:
+        if not one.is_retry:
+            bad, total = found.get(one.topic, (0, 0))
+            bad += one.events if one.fate in BAD_FATES else 0
+            found[one.topic] = (bad, total + one.events)
+    return found
 
 
 def _reads_table(settings: RunSettings) -> JobTable:

@@ -5,36 +5,43 @@ are not loaded yet. The offsets in the raw table say where one ends and the othe
 """
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import Window
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BinaryType, StringType, StructType
 
 from headrace.model.ids import TopicPartition, id_to_text
 from headrace.pipeline.errors import RunRefused
-from headrace.pipeline.events import RAW
 from headrace.pipeline.runner.records import (
     ATTEMPT,
     RECORD_COLUMNS,
     SourceRows,
     arrived,
+    deduplicated,
     with_retries,
+    without_events_of,
 )
 from headrace.pipeline.runner.settings import RunSettings
 from headrace.pipeline.warehouse.offsets import txn_id
+from headrace.pipeline.warehouse.rows import EVENT_COLUMNS, METADATA_COLUMNS
 from headrace.pipeline.warehouse.spark_reader import read_table
 from headrace.pipeline.warehouse.table import Table, open_table
-from headrace.spark.cluster import EARLIEST, Cluster
+from headrace.spark.cluster import EARLIEST, LATEST, Cluster
 from headrace.spark.options import parse_source
 from headrace.spark.source_schema import HEADERS, KAFKA_COLUMNS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+log = logging.getLogger("headrace.pipeline")
+
 Ends = Mapping[TopicPartition, int]
+# Spark's default has milliseconds.
+_TIMES = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSxxx"}
 
 
 class RecordsGone(RunRefused):
@@ -54,7 +61,7 @@ def records_before(
         for source in sources:
             places = [place for place in ends if place.topic == source.topic]
             topic_id = cluster.existing_topic(source.topic).topic_id
-            table = open_table(settings.warehouse / RAW / source.topic)
+            table = open_table(settings.raw_table(source.topic))
             loaded = _loaded(table, topic_id, places)
             earliest = cluster.list_offsets(dict.fromkeys(places, EARLIEST), read_committed=True)
             for place in places:
@@ -64,7 +71,7 @@ def records_before(
                 frames.append(_from_table(spark, table, source, topic_id, ends))
     finally:
         cluster.close()
-    frames.append(_from_topics(spark, settings, first, ends))
+    frames.append(records_of_topics(spark, settings, first, ends))
     records = frames[0]
     for frame in frames[1:]:
         records = records.unionByName(frame)
@@ -106,7 +113,7 @@ def records_since(
             }
             if cut:
                 topic_id = cluster.existing_topic(source.topic).topic_id
-                table = open_table(settings.warehouse / RAW / source.topic)
+                table = open_table(settings.raw_table(source.topic))
                 loaded = _loaded(table, topic_id, list(cut))
                 for place in cut:
                     _check(place, earliest[place], loaded[place], ends[place])
@@ -117,8 +124,73 @@ def records_since(
         cluster.close()
     return reduce(
         lambda one, other: one.unionByName(other),
-        [*frames, _from_topics(spark, settings, first, ends)],
+        [*frames, records_of_topics(spark, settings, first, ends)],
     )
+
+
+class Older(NamedTuple):
+    """What a query that starts over reads before its topics, and where these begin."""
+
+    records: "DataFrame | None"  # of the raw tables, each event once; None without any
+    begins: Ends
+    topic_ids: Mapping[str, str]
+
+
+def records_before_topics(
+    spark: "SparkSession", settings: RunSettings, sources: Sequence[SourceRows]
+) -> Older:
+    """The records that retention deleted from the topics and raw tables have.
+
+    An event that is there and again in its topic is left out here: the query will read it.
+    """
+    frames, begins, topic_ids = [], dict[TopicPartition, int](), dict[str, str]()
+    cluster = Cluster(
+        parse_source({**settings.source, "subscribe": "unused"}, streaming=False).client
+    )
+    try:
+        for source in sources:
+            metadata = cluster.existing_topic(source.topic)
+            topic_ids[source.topic] = id_to_text(metadata.topic_id)
+            places = [TopicPartition(source.topic, number) for number in metadata.leaders]
+            earliest = cluster.list_offsets(dict.fromkeys(places, EARLIEST), read_committed=True)
+            begins |= earliest
+            cut = {place: first for place, first in earliest.items() if first > 0}
+            table = open_table(settings.raw_table(source.topic)) if cut else None
+            loaded = _loaded(table, metadata.topic_id, list(cut))
+            for place, first in cut.items():
+                if loaded[place] < first:
+                    log.warning(
+                        "The records of %s from offset %d to %d are neither in the raw table nor "
+                        "in the topic: the tables will lack them",
+                        place,
+                        loaded[place],
+                        first - 1,
+                    )
+            if table is not None:
+                frames.append(_from_table(spark, table, source, metadata.topic_id, cut))
+        if not frames:
+            return Older(None, begins, topic_ids)
+        older = reduce(lambda one, other: one.unionByName(other), frames)
+        newest_ms = older.agg(F.unix_millis(F.max("timestamp"))).head()
+        if newest_ms is None or newest_ms[0] is None:
+            return Older(None, begins, topic_ids)
+        until_ms = newest_ms[0] + max(source.lateness_ms for source in sources)
+        ends = _offsets_at(cluster, begins, until_ms)
+    finally:
+        cluster.close()
+    again = arrived(records_of_topics(spark, settings, begins, ends))
+    events = deduplicated(arrived(older), sources)
+    return Older(without_events_of(events, again, sources), begins, topic_ids)
+
+
+def _offsets_at(cluster: Cluster, begins: Ends, time_ms: int) -> dict[TopicPartition, int]:
+    """Where the records of this time begin; the end of a log without any."""
+    found = cluster.list_offsets(dict.fromkeys(begins, time_ms), read_committed=True)
+    latest = cluster.list_offsets(dict.fromkeys(begins, LATEST), read_committed=True)
+    return {
+        place: max(begins[place], latest[place] if found[place] < 0 else found[place])
+        for place in begins
+    }
 
 
 def with_retries_before(
@@ -134,7 +206,7 @@ def with_retries_before(
     known = arrived(records)
     if not any(ours.values()):
         return known
-    retries = _from_topics(spark, settings, dict.fromkeys(ours, 0), ours)
+    retries = records_of_topics(spark, settings, dict.fromkeys(ours, 0), ours)
     both = known.unionByName(with_retries(retries, retry_topic, sources))
     newest = F.row_number().over(
         Window.partitionBy("topic", "partition", "offset").orderBy(F.desc(ATTEMPT))
@@ -166,7 +238,9 @@ def _from_table(
     rows = read_table(spark, table)
     schema = rows.schema
     names = [name for name in source.schema.fieldNames() if name in schema.fieldNames()]
-    value = F.col("value") if "value" in schema.fieldNames() else F.to_json(F.struct(*names))
+    value = F.to_json(F.struct(*names), _TIMES)
+    if _is_loaded_whole(schema):
+        value = F.col("value")
     before = F.lit(False)
     for place, end in ends.items():
         if place.topic == source.topic:
@@ -182,11 +256,21 @@ def _from_table(
     )
 
 
-def _from_topics(
+def _is_loaded_whole(schema: StructType) -> bool:
+    """Whether a raw table has the values as they are. A field of a value may be named ``value``."""
+    others = (*METADATA_COLUMNS, *EVENT_COLUMNS)
+    fields = [field for field in schema if field.name not in others]
+    return [field.name for field in fields] == ["value"] and isinstance(
+        fields[0].dataType, BinaryType | StringType
+    )
+
+
+def records_of_topics(
     spark: "SparkSession", settings: RunSettings, first: Ends, ends: Ends
 ) -> "DataFrame":
+    """The records from ``first`` to before ``ends``."""
     if not any(first[place] < ends[place] for place in first):
-        return spark.createDataFrame([], record_schema())
+        return spark.createDataFrame([], _record_schema())
     reader = spark.read.format("headrace")
     options = {
         **settings.source,
@@ -208,7 +292,7 @@ def _by_topic(offsets: Ends, *, as_list: bool = False) -> dict[str, object]:
     return {topic: list(parts.values()) if as_list else parts for topic, parts in found.items()}
 
 
-def record_schema() -> StructType:
+def _record_schema() -> StructType:
     schema = StructType()
     for name in RECORD_COLUMNS:
         schema = schema.add(name, KAFKA_COLUMNS[name])

@@ -1,23 +1,28 @@
 """What a pipeline holds, without running it: queries, lag, tables; and the state of its streams."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
+from pyspark.sql import functions as F
 
 from headrace.pipeline.errors import RunRefused
 from headrace.pipeline.runner.directory import PipelineDirectory
 from headrace.pipeline.runner.expectations import EXPECTATIONS
 from headrace.pipeline.runner.settings import RunSettings
 from headrace.pipeline.runner.streams import group_of
-from headrace.pipeline.warehouse.storage import for_spark
+from headrace.pipeline.warehouse.storage import Location, for_spark
 from headrace.pipeline.warehouse.table import open_table
 from headrace.spark.cluster import LATEST, Cluster
 from headrace.spark.options import parse_source
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_STATE_EXAMPLES = 3
 
 
 class QueryStatus(NamedTuple):
@@ -62,7 +67,9 @@ class StateStatus(NamedTuple):
     query: str
     operator: str
     keys: int
+    bytes: int  # of its files
     batch: int
+    examples: tuple[Mapping[str, Any], ...]  # the first keys, in their order, with their values
 
 
 def pipeline_name(file: str) -> str:
@@ -81,7 +88,7 @@ def read_status(file: str, settings: RunSettings) -> PipelineStatus:
                 query,
                 group_of(name, query),
                 batch if (batch := directory.last_batch(query)) >= 0 else None,
-                _lag(cluster, group_of(name, query)),
+                group_lag(cluster, group_of(name, query)),
             )
             for query in sorted(recorded["queries"])
         )
@@ -105,13 +112,28 @@ def read_state(file: str, spark: "SparkSession", settings: RunSettings) -> list[
         if batch < 0 or not (checkpoint / "state").is_dir():
             continue
         for operator in spark.read.format("state-metadata").load(for_spark(checkpoint)).collect():
-            keys = (
+            number = operator["operatorId"]
+            kept = (
                 spark.read.format("statestore")
-                .option("operatorId", operator["operatorId"])
+                .option("operatorId", number)
                 .load(for_spark(checkpoint))
-                .count()
             )
-            found.append(StateStatus(query, operator["operatorName"], keys, batch))
+            first = (
+                kept.orderBy("key")
+                .limit(_STATE_EXAMPLES)
+                .select(F.to_json(F.struct("key", "value")))
+            )
+            files = (checkpoint / "state" / str(number)).rglob("*")
+            found.append(
+                StateStatus(
+                    query,
+                    operator["operatorName"],
+                    kept.count(),
+                    sum(file.stat().st_size for file in files if file.is_file()),
+                    batch,
+                    tuple(json.loads(row[0]) for row in first.collect()),
+                )
+            )
     return found
 
 
@@ -119,11 +141,15 @@ def _recorded(name: str, settings: RunSettings) -> tuple[PipelineDirectory, dict
     directory = PipelineDirectory(settings.state(name))
     recorded = directory.recorded()
     if recorded is None:
-        raise RunRefused(f"{name} has not run in the warehouse {settings.warehouse}")
+        raise RunRefused(
+            f"{name} has not run in the warehouse {settings.warehouse}: there is no "
+            f"{directory.path}"
+        )
     return directory, recorded
 
 
-def _lag(cluster: Cluster, group: str) -> int | None:
+def group_lag(cluster: Cluster, group: str) -> int | None:
+    """The records that the topics hold beyond a group's offsets; None if it has none."""
     committed = cluster.committed_offsets(group)
     if not committed:
         return None
@@ -131,11 +157,11 @@ def _lag(cluster: Cluster, group: str) -> int | None:
     return sum(max(0, end - committed[place]) for place, end in ends.items())
 
 
-def _rules(pipeline: str, location: Path) -> Iterator[RuleStatus]:
+def _rules(pipeline: str, location: Location) -> Iterator[RuleStatus]:
     table = open_table(location)
     if table is None:
         return
-    rows = table.handle.to_pyarrow_dataset().to_table().to_pylist()
+    rows = table.read().to_pylist()
     rules: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:
         if row["pipeline"] == pipeline:
@@ -148,7 +174,7 @@ def _rules(pipeline: str, location: Path) -> Iterator[RuleStatus]:
         )
 
 
-def _table(name: str, query: str, location: Path) -> TableStatus:
+def _table(name: str, query: str, location: Location) -> TableStatus:
     table = open_table(location)
     if table is None:
         return TableStatus(name, query, 0, 0, 0, None)

@@ -5,7 +5,7 @@ Nothing is written here, so ``headrace pipeline plan`` is this and no more.
 
 import inspect
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.types import StructType
@@ -18,8 +18,10 @@ from headrace.pipeline.errors import BadPipeline, RunRefused
 from headrace.pipeline.graph import Node, Query, queries
 from headrace.pipeline.loading import PipelineFile
 from headrace.pipeline.runner.directory import PipelineDirectory
+from headrace.pipeline.runner.fanout import job_table
 from headrace.pipeline.runner.settings import RunSettings
-from headrace.pipeline.warehouse.table import open_table
+from headrace.pipeline.tables import column_conflicts, is_job_table
+from headrace.pipeline.warehouse.table import Table, open_table
 from headrace.spark.cluster import EARLIEST, LATEST, Cluster
 from headrace.spark.options import parse_source
 
@@ -63,7 +65,8 @@ class Plan(NamedTuple):
         return "reset" if "reset" in wanted else "from" if "from" in wanted else ""
 
     def check(self, settings: RunSettings) -> None:
-        """Raises RunRefused if a change or a lost checkpoint needs a decision."""
+        """Raises RunRefused if a change, a lost checkpoint or a table needs a decision."""
+        self._check_owner(settings)
         if settings.reset:
             return
         refused = [change.text for change in self.changes if change.requires]
@@ -77,6 +80,33 @@ class Plan(NamedTuple):
             )
         if settings.start is None:
             self._check_checkpoints(settings)
+        self._check_columns(settings)
+
+    def _check_owner(self, settings: RunSettings) -> None:
+        """--reset must not delete what no pipeline wrote."""
+        for name, table in self._tables(settings):
+            if not is_job_table(table):
+                raise RunRefused(
+                    f"{settings.table(name)} is a Delta table that no pipeline wrote. Move it "
+                    f"away, or rename the function {name} of {self.file.name}"
+                )
+
+    def _check_columns(self, settings: RunSettings) -> None:
+        for name, table in self._tables(settings):
+            conflicts = column_conflicts(table, self.schemas[name])
+            if conflicts:
+                raise RunRefused(
+                    f"{self.nodes[name].mistake(f'its rows do not fit {settings.table(name)}')}: "
+                    f"{'; '.join(conflicts)}. Rename the function, or run it with --reset, which "
+                    "deletes the table and computes it again"
+                )
+
+    def _tables(self, settings: RunSettings) -> Iterator[tuple[str, Table]]:
+        for query in self.queries:
+            for name in query.tables:
+                table = open_table(settings.table(name))
+                if table is not None:
+                    yield name, table
 
     def _check_checkpoints(self, settings: RunSettings) -> None:
         known = (self.directory.recorded() or {}).get("queries", {})
@@ -91,14 +121,31 @@ class Plan(NamedTuple):
                 )
             if expected is None and found is None:
                 self._check_tables(query, settings)
+            elif found is not None:
+                self._check_progress(query, found, settings)
+
+    def _check_progress(self, query: Query, query_id: str, settings: RunSettings) -> None:
+        """A checkpoint from a backup has batches before it that the tables have already."""
+        following = self.directory.last_batch(query.name) + 1
+        for name in query.tables:
+            written = job_table(self.nodes[name], settings).last_batch(query_id)
+            if written > following:
+                raise RunRefused(
+                    f"{settings.table(name)} has batch {written} of query {query.name} of "
+                    f"{self.file.name}, and its checkpoint ends before batch {following}: "
+                    f"{self.directory.checkpoint(query.name)}. It is older than the table, and "
+                    "records would be lost. Restore the newest checkpoint, or run it with "
+                    "--reset, or with --from TIME to keep its tables"
+                )
 
     def _check_tables(self, query: Query, settings: RunSettings) -> None:
         for name in query.tables:
-            if open_table(settings.table(name)) is not None:
+            table = open_table(settings.table(name))
+            if table is not None and table.files():
                 raise RunRefused(
-                    f"{settings.table(name)} already has rows, but the warehouse has no record of "
-                    "the run that wrote them. Run it with --reset to delete them, or with "
-                    "--from TIME to keep them"
+                    f"{settings.table(name)} already has rows, but {self.directory.path} has no "
+                    "record of the run that wrote them. Run it with --reset to delete them, or "
+                    "with --from TIME to keep them"
                 )
 
 

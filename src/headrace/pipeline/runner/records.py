@@ -35,6 +35,8 @@ ARRIVED, EVENT, FATE, REASON = "_arrived", "_event", "_fate", "_reason"
 ATTEMPT, TOPIC_ID, SINKS = "_attempt", "_topic_id", "_sinks"
 _CLOCK = "_clock"  # moves the watermark
 _CORRUPT = "_corrupt"
+# Of records that are no rows whatever the file says; "late" is the third.
+BAD_FATES = ("decode", "event-time")
 RECORD_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "headers", "value")
 LETTER_COLUMNS = (
     *RECORD_COLUMNS, "topic_id", "attempt", "sinks", "stage", "rule", "reason"
@@ -124,19 +126,12 @@ def deduplicated(records: "DataFrame", sources: Sequence[SourceRows]) -> "DataFr
     identified = [source for source in sources if source.event_id]
     if not identified:
         return records
-    place = F.concat_ws("/", F.col("partition").cast("string"), F.col("offset").cast("string"))
-    event = reduce(
-        lambda others, source: F.when(F.col("topic") == source.topic, _event(source)).otherwise(
-            others
-        ),
-        identified,
-        F.lit(None).cast("string"),
-    )
+    event = _event_of(identified)
     if records.isStreaming:
         # The event of a retry came before, as a dead letter.
-        retry = F.concat_ws("/", F.lit("retry"), TOPIC_ID, place, ATTEMPT)
+        retry = F.concat_ws("/", F.lit("retry"), TOPIC_ID, _place(), ATTEMPT)
         event = F.when(F.col(ATTEMPT) > 0, retry).otherwise(event)
-    named = records.withColumn(EVENT, F.coalesce(event, F.concat(F.lit("place/"), place)))
+    named = records.withColumn(EVENT, F.coalesce(event, F.concat(F.lit("place/"), _place())))
     key = ["topic", EVENT]
     order = (ARRIVED, "partition", "offset")
     if records.isStreaming:
@@ -150,9 +145,43 @@ def deduplicated(records: "DataFrame", sources: Sequence[SourceRows]) -> "DataFr
     return named.withColumn("_nth", nth).where("_nth = 1").drop(EVENT, "_nth")
 
 
+def without_events_of(
+    records: "DataFrame", others: "DataFrame", sources: Sequence[SourceRows]
+) -> "DataFrame":
+    """Without events that are also rows of ``others``."""
+    identified = [source for source in sources if source.event_id]
+    if not identified:
+        return records
+    is_row = reduce(
+        lambda one, source: one | ((F.col("topic") == source.topic) & _is_row(source)),
+        identified,
+        F.lit(False),
+    )
+    rows = decoded(others, sources).where(is_row)
+    known = rows.select(F.col("topic").alias("_topic"), _event_of(identified).alias("_known"))
+    same = [F.col("topic") == F.col("_topic"), F.col(EVENT) == F.col("_known")]
+    named = records.withColumn(EVENT, _event_of(identified))
+    return named.join(known.distinct(), same, "left_anti").drop(EVENT)
+
+
+def _place() -> "Column":
+    return F.concat_ws("/", F.col("partition").cast("string"), F.col("offset").cast("string"))
+
+
+def _event_of(identified: Sequence[SourceRows]) -> "Column":
+    """The event of a record; null if it has no ID."""
+    return reduce(
+        lambda others, source: F.when(F.col("topic") == source.topic, _event(source)).otherwise(
+            others
+        ),
+        identified,
+        F.lit(None).cast("string"),
+    )
+
+
 def _event(source: SourceRows) -> "Column":
     """The text that repeated events share."""
-    text = F.get_json_object(F.col("value").cast("string"), f"$['{source.event_id}']")
+    text = F.get_json_object(_text(), f"$['{source.event_id}']")
     return F.concat(F.lit("id/"), text)
 
 
@@ -167,7 +196,7 @@ def decoded(records: "DataFrame", sources: Sequence[SourceRows]) -> "DataFrame":
     columns: dict[str, Column] = {}
     fate: Column = F.lit(None).cast("string")
     reason: Column = F.lit(None).cast("string")
-    text = F.col("value").cast("string")
+    text = _text()
     for source in sources:
         here = F.col("topic") == source.topic
         schema = StructType([*source.schema.fields, StructField(_CORRUPT, StringType())])
@@ -178,9 +207,24 @@ def decoded(records: "DataFrame", sources: Sequence[SourceRows]) -> "DataFrame":
     return records.withColumns(columns).withColumn(FATE, fate).withColumn(REASON, reason)
 
 
+def _text() -> "Column":
+    return F.col("value").cast("string")
+
+
+def _is_text() -> "Column":
+    """Spark's JSON parser would replace other bytes, and nobody would see it."""
+    return F.is_valid_utf8(_text())
+
+
+def _is_corrupt(source: SourceRows) -> "Column":
+    """An empty value, and JSON's null, are no row either."""
+    row = F.col(source.column)
+    return row.isNull() | row[_CORRUPT].isNotNull()
+
+
 def _fate(source: SourceRows) -> "Column":
     row = F.col(source.column)
-    fate = F.when(F.col("value").isNull() | row[_CORRUPT].isNotNull(), "decode")
+    fate = F.when(F.col("value").isNull() | ~_is_text() | _is_corrupt(source), "decode")
     if source.event_time:
         time = row[source.event_time]
         ahead = F.col(ARRIVED) + F.make_interval(secs=F.lit(AHEAD_MS / 1000))
@@ -189,9 +233,13 @@ def _fate(source: SourceRows) -> "Column":
 
 
 def _reason(source: SourceRows) -> "Column":
-    reason = F.when(F.col("value").isNull(), "the record has no value").when(
-        F.col(source.column)[_CORRUPT].isNotNull(),
-        f"the value is not JSON of {source.schema.simpleString()}",
+    reason = (
+        F.when(F.col("value").isNull(), "the record has no value")
+        .when(~_is_text(), "the value is not valid UTF-8")
+        .when(
+            _is_corrupt(source),
+            f"the value is not JSON of {source.schema.simpleString()}",
+        )
     )
     if not source.event_time:
         return reason
@@ -207,10 +255,7 @@ def _reason(source: SourceRows) -> "Column":
 
 def rows_of(records: "DataFrame", source: SourceRows) -> "DataFrame":
     """The rows of one source, without dead letters and dropped records."""
-    wanted = F.col(FATE).isNull()
-    if source.late == "recompute":
-        wanted |= F.col(FATE) == "late"
-    here = records.where((F.col("topic") == source.topic) & wanted)
+    here = records.where((F.col("topic") == source.topic) & _is_row(source))
     return here.select(
         *(
             # A field of this name is no part of the value.
@@ -219,6 +264,12 @@ def rows_of(records: "DataFrame", source: SourceRows) -> "DataFrame":
         ),
         *([F.struct("partition", "offset").alias(RECORD)] if source.has_rules else []),
     )
+
+
+def _is_row(source: SourceRows) -> "Column":
+    """Whether a decoded record is neither a dead letter nor dropped."""
+    is_row = F.col(FATE).isNull()
+    return is_row | (F.col(FATE) == "late") if source.late == "recompute" else is_row
 
 
 def letters_of(records: "DataFrame", sources: Sequence[SourceRows]) -> "DataFrame":

@@ -13,14 +13,15 @@ from headrace.model.dead_letters import retry_topic
 from headrace.model.ids import TopicPartition
 from headrace.pipeline.errors import broken_file, python_error
 from headrace.pipeline.graph import Query
+from headrace.pipeline.runner.claim import ClaimCheck
 from headrace.pipeline.runner.fanout import Contents, Fanout, Written
 from headrace.pipeline.runner.planning import Plan
 from headrace.pipeline.runner.records import deduplicated, with_retries
 from headrace.pipeline.runner.session import pool_of
 from headrace.pipeline.runner.settings import RunSettings
 from headrace.pipeline.tables import BatchName
-from headrace.pipeline.warehouse.storage import for_spark
-from headrace.spark.cluster import EARLIEST, LATEST
+from headrace.pipeline.warehouse.storage import for_spark, location_of
+from headrace.spark.cluster import LATEST
 from headrace.spark.failures import PipelineError
 from headrace.spark.stream_offset import OURS
 
@@ -44,7 +45,7 @@ class Progress(NamedTuple):
 
     pipeline: str
     query: str
-    batch: int
+    batch: int | None  # None: what only the raw tables had, before the stream starts over
     rows: int  # read
     rows_per_second: float
     seconds: float
@@ -80,8 +81,15 @@ class Stream:
     """One running query."""
 
     def __init__(
-        self, plan: Plan, query: Query, spark: "SparkSession", settings: RunSettings
+        self,
+        plan: Plan,
+        query: Query,
+        spark: "SparkSession",
+        settings: RunSettings,
+        begins: Mapping[TopicPartition, int] | None = None,
     ) -> None:
+        """``begins`` are the offsets at which a query that starts over reads its topics."""
+        self._begins = begins
         self._plan = plan
         self._query = query
         self._settings = settings
@@ -94,6 +102,9 @@ class Stream:
             settings,
             counted=plan.counted(query),
         )
+        self._claim: ClaimCheck | None = None
+        if settings.claim is not None:
+            self._claim = ClaimCheck(location_of(settings.warehouse), settings.claim)
         self._retry_topic = retry_topic(plan.file.name)
         self._foreign = [name for name in query.inputs if name not in query.tables]
         self._written: dict[int, Written] = {}
@@ -156,12 +167,11 @@ class Stream:
         """Where a new query starts. One that starts over reads the records of retries again."""
         if self._settings.start is not None:
             return self._settings.start
-        if not self._settings.reset:
+        if self._begins is None:
             return {"startingOffsets": "earliest"}
-        ours = (one for one in self._plan.readings if one.query == self._query.name)
-        first = {
-            one.topic: dict.fromkeys(map(str, range(one.partitions)), EARLIEST) for one in ours
-        }
+        first: dict[str, dict[str, int]] = {}
+        for place, offset in self._begins.items():
+            first.setdefault(place.topic, {})[str(place.partition)] = offset
         retries = dict.fromkeys(map(str, range(self._settings.retry_partitions)), LATEST)
         return {"startingOffsets": json.dumps({**first, self._retry_topic: retries})}
 
@@ -186,6 +196,8 @@ class Stream:
             self._left_batch = True
             raise PipelineError(f"query {self.group} was asked to stop")
         try:
+            if self._claim is not None:
+                self._claim.check()
             if self._batches % _FOLD_EVERY == 0:
                 self._fanout.fold(records.sparkSession)
             self._batches += 1
