@@ -61,6 +61,12 @@ def torture_rounds(request: pytest.FixtureRequest) -> int:
     return int(request.config.getoption("--torture-rounds"))
 
 
+@pytest.fixture(scope="session")
+def is_torture(request: pytest.FixtureRequest) -> bool:
+    """Whether the torture tests run in their long form."""
+    return int(request.config.getoption("--torture-rounds")) > ROUNDS_IN_MAKE_TEST
+
+
 @pytest.fixture(autouse=True, scope="session")
 def returned_buffers_are_overwritten() -> Iterator[None]:
     """Who keeps a view into a receive buffer for longer than the turn finds nonsense in it.

@@ -132,7 +132,7 @@ TESTED_BY = {
     "cli/test_cli_pipeline_generate": "cli/pipeline_generate",
     "cli/test_cli_records": "cli/consume cli/last_records cli/produce",
     "cli/test_cli_migrate_to_zookeeper": "cli/migrate_to_zookeeper",
-    "cli/test_cli_ship": "cli/ship cli/ship_status ship/sender ship/shipper ship/stream",
+    "cli/test_cli_ship": "cli/ship cli/ship_status ship/sender ship/shipper",
     "cli/test_cli_sql": "cli/sql",
     "cli/test_cli_serve": "cli/daemons cli/demo_job cli/stop cli/version",
     "cli/test_cli_tools": "cli/dump_log cli/perf cli/perf_consume cli/perf_latency "
@@ -140,10 +140,10 @@ TESTED_BY = {
     "cli/test_cli_topics": "cli/offsets cli/partitions cli/topics cli/topics_delete_records "
     "cli/topics_describe cli/topics_offsets",
     "cli/test_cli_up": "cli/demo_cluster cli/up launch/brokers launch/cluster",
-    "cli/test_cli_reassign": "cli/reassign cli/reassignment_requests cli/reassignment_run "
-    "cli/reassignment_tables cli/reassignment_throttles cli/topics_replicas",
+    "cli/test_cli_reassign": "cli/reassign cli/reassignment_requests cli/reassignment_tables "
+    "cli/topics_replicas",
     "cli/test_cli_decommission": "cli/brokers_decommission",
-    "cli/test_cli_verify_replicas": "cli/replica_fetching cli/verification cli/verify_replicas",
+    "cli/test_cli_verify_replicas": "cli/replica_fetching cli/verify_replicas",
     "cli/test_cli_zookeeper": "cli/zookeeper cli/zookeeper_shell",
     "cli/test_cli_transactions": "cli/transaction_requests cli/transactions",
     "clients/test_consumer_protocol": "broker/handlers/consumer_groups",
@@ -201,8 +201,10 @@ TESTED_BY = {
     "unit/pipeline/generate/test_block": "pipeline/events",
     "clients/test_sql_sink": "ship/sql_sink",
     "cli/test_cli_pipeline_audit": "cli/pipeline_audit",
+    "cli/test_demo_live": "cli/demo_live",
     "broker/test_load_letters": "pipeline/warehouse/letter_topic",
-    "broker/test_audit": "pipeline/quality/audit pipeline/quality/counting spark/read_counts",
+    "broker/test_audit": "pipeline/quality/audit pipeline/quality/counting "
+    "pipeline/warehouse/load_counts",
     "unit/pipeline/warehouse/test_table": "pipeline/warehouse/batch",
     "unit/broker/controller/test_cluster_controller": "broker/controller/term",
     "unit/broker/replication/test_fetcher": "broker/replication/leader_offsets",
@@ -537,6 +539,7 @@ PRIVATE_NAMES = {
     "broker/test_settings_cluster.py": {"_current"},
     "fakes/inside.py": {"_brokers"},  # the one door to the brokers of a cluster
     "sim/loop.py": {"_run", "_scheduled"},  # a loop of asyncio that keeps its own time
+    "unit/ship/test_stream.py": {"_WAIT_S"},
     "unit/pipeline/warehouse/test_compaction.py": {"_copy"},
     "unit/pipeline/warehouse/test_files.py": {"_ROW_GROUP_BYTES", "_WAITING_BYTES_MAX"},
     "unit/pipeline/warehouse/test_table.py": {"_append"},

@@ -1,28 +1,38 @@
 """The audit with a real broker and real tables: it finds what is missing and what is doubled."""
 
+import shutil
 import time
+from datetime import UTC, date, datetime
 
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as Place
+from confluent_kafka.admin import AdminClient
 from deltalake import DeltaTable
 
 from headrace.client.cluster import ClientSettings
+from headrace.client.errors import Refused
 from headrace.model.audit import AUDIT_TOPIC, MinuteCounts, reader_name
+from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicPartition, id_to_text
-from headrace.pipeline.quality.audit import FINDINGS, audit, keep
-from headrace.pipeline.quality.balance import totals
+from headrace.pipeline.quality.audit import FINDINGS, Lost, audit, keep
+from headrace.pipeline.quality.balance import Balance, Tier, totals
 from headrace.pipeline.runner.directory import PipelineDirectory
 from headrace.pipeline.warehouse.batch import Batch
-from headrace.pipeline.warehouse.files import PartitionedFiles
+from headrace.pipeline.warehouse.files import PartitionedFiles, unique_name
+from headrace.pipeline.warehouse.load_counts import LoadCounts
 from headrace.pipeline.warehouse.offsets import Span
+from headrace.pipeline.warehouse.retention import remove_before
 from headrace.pipeline.warehouse.rows import DEAD_LETTER_SCHEMA, METADATA_COLUMNS
+from headrace.pipeline.warehouse.storage import Location, location_of
 from headrace.pipeline.warehouse.table import open_or_create
 from headrace.spark.cluster import Cluster
+from headrace.spark.failures import PipelineError
 from headrace.spark.fetching import RangeReader
 from headrace.spark.offsets import Range
 from headrace.spark.options import FetchSettings
-from headrace.spark.read_counts import ReadCounts
+from headrace.spark.read_counts import RangeCounts, ReadCounts
 from headrace.testing import Broker
 
 MINUTE = 1_700_000_040_000
@@ -55,10 +65,10 @@ def produce(broker, counts, timestamps, *, counted=True):
     assert producer.flush(10) == 0
 
 
-def load(warehouse, topic_id, offsets, timestamps, end, name="a"):
+def load(warehouse, topic_id, offsets, timestamps, end, *, first=0, place="raw/views"):
     """Commit these rows as the load would."""
-    table = open_or_create(warehouse / "raw" / "views", SCHEMA, [])
-    files = PartitionedFiles(table.location, SCHEMA, name)
+    table = open_or_create(warehouse / place, SCHEMA, [])
+    files = PartitionedFiles(table.location, SCHEMA, unique_name())
     rows = [
         {
             "_topic": "views",
@@ -70,8 +80,9 @@ def load(warehouse, topic_id, offsets, timestamps, end, name="a"):
         for offset in offsets
     ]
     files.add((), pa.RecordBatch.from_pylist(rows, SCHEMA))
-    span = Span(TopicPartition("views", 0), topic_id, 0, end)
+    span = Span(TopicPartition("views", 0), topic_id, first, end)
     table.commit(Batch((span,), files.finish(), SCHEMA, time.time_ns() // 1_000_000))
+    return table
 
 
 def topic_id(cluster):
@@ -85,7 +96,7 @@ def test_the_books_balance(broker, cluster, tmp_path):
     produce(broker, MinuteCounts("test", "1"), TIMES)
     load(tmp_path, topic_id(cluster), range(12), TIMES, 12)
 
-    found = audit(cluster, tmp_path)
+    found = audit(cluster, tmp_path).balances
 
     assert all(one.is_even for one in found)
     assert [(one.tier, one.expected, one.found) for one in totals(found)] == [
@@ -98,7 +109,7 @@ def test_records_that_are_not_loaded_yet_are_not_missing(broker, cluster, tmp_pa
     produce(broker, MinuteCounts("test", "1"), TIMES)
     load(tmp_path, topic_id(cluster), range(5), TIMES, 5)
 
-    found = audit(cluster, tmp_path)
+    found = audit(cluster, tmp_path).balances
 
     assert all(one.is_even for one in found)
     assert totals(found)[1].found == 5
@@ -108,7 +119,7 @@ def test_missing_and_doubled_rows_are_found_in_their_minute(broker, cluster, tmp
     produce(broker, MinuteCounts("test", "1"), TIMES)
     load(tmp_path, topic_id(cluster), [*range(11), 2], TIMES, 12)
 
-    uneven = [one for one in audit(cluster, tmp_path) if not one.is_even]
+    uneven = [one for one in audit(cluster, tmp_path).balances if not one.is_even]
 
     assert [(one.tier, one.minute_ms - MINUTE, one.missing, one.surplus) for one in uneven] == [
         ("table", 0, 0, 1),
@@ -134,7 +145,7 @@ def test_a_dead_letter_accounts_for_its_record_however_often_it_was_written(
     files.add((), pa.RecordBatch.from_pylist([letter, letter], DEAD_LETTER_SCHEMA))
     letters.commit(Batch((), files.finish(), DEAD_LETTER_SCHEMA, time.time_ns() // 1_000_000))
 
-    assert all(one.is_even for one in audit(cluster, tmp_path))
+    assert all(one.is_even for one in audit(cluster, tmp_path).balances)
 
 
 def test_records_that_a_producer_counted_and_no_broker_has_are_missing(broker, cluster, tmp_path):
@@ -143,7 +154,7 @@ def test_records_that_a_producer_counted_and_no_broker_has_are_missing(broker, c
     produce(broker, counts, TIMES)
     produce(broker, MinuteCounts("test", "2"), TIMES[6:8], counted=False)
 
-    first, second = audit(cluster, tmp_path)
+    first, second = audit(cluster, tmp_path).balances
 
     assert (first.tier, first.missing, first.surplus) == ("broker", 1, 0)
     assert (second.tier, second.missing, second.surplus) == ("broker", 0, 2)
@@ -151,7 +162,7 @@ def test_records_that_a_producer_counted_and_no_broker_has_are_missing(broker, c
 
 def test_findings_are_kept_for_reports(broker, cluster, tmp_path):
     produce(broker, MinuteCounts("test", "1"), TIMES)
-    found = audit(cluster, tmp_path, ["views"])
+    found = audit(cluster, tmp_path, ["views"]).balances
 
     keep(found, tmp_path, MINUTE)
     keep(found, tmp_path, MINUTE + 1)
@@ -163,17 +174,25 @@ def test_findings_are_kept_for_reports(broker, cluster, tmp_path):
     }
 
 
+@pytest.mark.parametrize("minute_ms", [1 << 62, -(1 << 62), 10**400])
+def test_a_timestamp_that_is_no_date_is_kept_as_the_first_or_the_last(tmp_path, minute_ms):
+    keep([Balance(Tier.BROKER, "", "views", minute_ms, 1, 1)], tmp_path, MINUTE)
+
+    (row,) = DeltaTable(str(tmp_path / FINDINGS)).to_pyarrow_table().to_pylist()
+    assert row["minute"].year == (9999 if minute_ms > 0 else 1)
+
+
 def read_as_a_job(warehouse, cluster, ranges, *, end, query_id="id"):
     """What a query of the pipeline ``shop`` leaves behind when it has read these offsets."""
     reader = ReadCounts(cluster, reader_name("shop", "10s", query_id), 0)
     place = TopicPartition("views", 0)
     for first, offset_end in ranges:
         range_ = Range(place, first, offset_end)
-        reader.begin(range_)
+        reader.begin(range_, topic_id(cluster))
         for records in RangeReader(cluster, range_, topic_id(cluster), FetchSettings()):
-            reader.add(range_, records)
+            reader.add(records)
     for _ in range(2):  # a task that runs again
-        reader.publish({"views": topic_id(cluster)})
+        reader.publish()
     directory = PipelineDirectory(warehouse / "_pipelines" / "shop")
     for name, text in (("commits", "v1\n{}"), ("offsets", f'v1\n{{}}\n{{"views":{{"0":{end}}}}}')):
         path = directory.checkpoint("10s") / name / "0"
@@ -186,7 +205,7 @@ def test_what_jobs_read_is_compared_with_the_log(broker, cluster, tmp_path):
     produce(broker, MinuteCounts("test", "1"), TIMES)
     read_as_a_job(tmp_path, cluster, [(0, 4), (4, 8)], end=8)
 
-    sent, read = totals(audit(cluster, tmp_path))
+    sent, read = totals(audit(cluster, tmp_path).balances)
 
     assert (sent.tier, sent.found) == ("broker", 12)
     assert (read.tier, read.name, read.topic) == ("job", "shop/10s", "views")
@@ -197,7 +216,7 @@ def test_records_that_a_job_left_out_are_missing_in_their_minute(broker, cluster
     produce(broker, MinuteCounts("test", "1"), TIMES)
     read_as_a_job(tmp_path, cluster, [(0, 4), (7, 12)], end=12)
 
-    uneven = [one for one in audit(cluster, tmp_path) if not one.is_even]
+    uneven = [one for one in audit(cluster, tmp_path).balances if not one.is_even]
 
     assert [(one.tier, one.minute_ms - MINUTE, one.missing) for one in uneven] == [
         ("job", 0, 2),
@@ -209,4 +228,209 @@ def test_a_query_that_was_started_over_is_not_compared_with_its_past(broker, clu
     produce(broker, MinuteCounts("test", "1"), TIMES)
     read_as_a_job(tmp_path, cluster, [(0, 12)], end=12, query_id="before --reset")
 
-    assert [one.tier for one in totals(audit(cluster, tmp_path))] == ["broker"]
+    assert [one.tier for one in totals(audit(cluster, tmp_path).balances)] == ["broker"]
+
+
+# --- records that are no counts -----------------------------------------------------------------
+
+
+def test_a_record_that_is_no_message_is_named_and_the_others_count(broker, cluster, tmp_path):
+    produce(broker, MinuteCounts("test", "1"), TIMES)
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for key, value in (
+        (b"a", b"no JSON"),
+        (b"b", b"{}"),
+        (b"a", b"[]"),
+        (b"c", b"{}"),
+        (b"c", None),
+    ):
+        producer.produce(AUDIT_TOPIC, value, key)
+    assert producer.flush(10) == 0
+
+    found = audit(cluster, tmp_path)
+
+    # The first two records are the counts. Another value for a key replaces the one before.
+    assert sorted((one.partition, one.offset) for one in found.unreadable) == [(0, 3), (0, 4)]
+    assert all("not a message of the audit" in one.reason for one in found.unreadable)
+    assert all(one.is_even for one in found.balances)
+    assert [(one.tier, one.found) for one in totals(found.balances)] == [("broker", 12)]
+
+
+# --- what retention removed ---------------------------------------------------------------------
+
+
+def delete_records(broker, offset):
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    for done in admin.delete_records([Place("views", 0, offset)]).values():
+        done.result(10)
+
+
+@pytest.mark.parametrize("offset", [8, 12])
+def test_rows_whose_records_left_the_log_are_not_compared(broker, cluster, tmp_path, offset):
+    produce(broker, MinuteCounts("test", "1"), TIMES)
+    load(tmp_path, topic_id(cluster), range(12), TIMES, 12)
+    delete_records(broker, offset)
+
+    found = audit(cluster, tmp_path).balances
+
+    assert all(one.is_even for one in found)
+    assert sum(one.found for one in found if one.tier == "table") == 12 - offset
+
+
+def test_a_row_that_is_missing_beside_a_deleted_one_is_missing(broker, cluster, tmp_path):
+    produce(broker, MinuteCounts("test", "1"), TIMES)
+    load(tmp_path, topic_id(cluster), [*range(8), 10, 11], TIMES, 12)
+    delete_records(broker, 9)
+
+    (uneven,) = [one for one in audit(cluster, tmp_path).balances if not one.is_even]
+
+    assert (uneven.tier, uneven.missing, uneven.surplus) == ("table", 1, 0)
+
+
+MIDNIGHT = int(datetime(2026, 1, 2, tzinfo=UTC).timestamp() * 1000)
+# Three records before midnight. The fourth has an event of the day before.
+AROUND_MIDNIGHT = [MIDNIGHT + 60_000 * minute for minute in (-60, -2, -1, 3, 10, 11)]
+
+
+def test_rows_that_table_retention_removed_are_not_missing(broker, cluster, tmp_path):
+    produce(broker, MinuteCounts("test", "1"), AROUND_MIDNIGHT)
+    table = load(tmp_path, topic_id(cluster), range(6), AROUND_MIDNIGHT, 6)
+
+    assert remove_before(table, date(2026, 1, 2)).row_count == 3
+
+    found = audit(cluster, tmp_path).balances
+    assert all(one.is_even for one in found)
+    assert sum(one.found for one in found if one.tier == "table") == 3
+
+
+def test_rows_of_late_events_that_table_retention_removed_are_not_missing(
+    broker, cluster, tmp_path
+):
+    produce(broker, MinuteCounts("test", "1"), AROUND_MIDNIGHT)
+    with_date = SCHEMA.append(pa.field("event_date", pa.date32()))
+    table = open_or_create(tmp_path / "raw" / "views", with_date, ["event_date"])
+    files = PartitionedFiles(table.location, SCHEMA, "a")
+    for offset, timestamp in enumerate(AROUND_MIDNIGHT):
+        day = "2026-01-01" if offset < 4 else "2026-01-02"
+        row = {"_topic": "views", "_topic_id": id_to_text(topic_id(cluster)), "_partition": 0}
+        row |= {"_offset": offset, "_timestamp": timestamp * 1000}
+        files.add((("event_date", day),), pa.RecordBatch.from_pylist([row], SCHEMA))
+    span = Span(TopicPartition("views", 0), topic_id(cluster), 0, 6)
+    table.commit(Batch((span,), files.finish(), with_date, time.time_ns() // 1_000_000))
+
+    assert remove_before(table, date(2026, 1, 2)).row_count == 4
+
+    found = audit(cluster, tmp_path).balances
+    assert all(one.is_even for one in found)
+    assert [one.minute_ms for one in found if one.tier == "table"] == AROUND_MIDNIGHT[4:]
+
+
+# --- what loads count ---------------------------------------------------------------------------
+
+
+def publish_load(cluster, table, *ranges):
+    """As a load does before it commits these offsets."""
+    counted = []
+    for first, end in ranges:
+        range_ = Range(TopicPartition("views", 0), first, end)
+        counts = RangeCounts(range_, topic_id(cluster))
+        for records in RangeReader(cluster, range_, topic_id(cluster), FetchSettings()):
+            counts.add(records)
+        counted += counts.ranges()
+    LoadCounts(cluster, table).publish(counted)
+
+
+def test_a_table_that_a_load_names_is_read(broker, cluster, tmp_path):
+    produce(broker, MinuteCounts("test", "1"), TIMES)
+    table = load(tmp_path, topic_id(cluster), range(11), TIMES, 12, place="elsewhere/of-views")
+    publish_load(cluster, table.location, (0, 12))
+
+    found = audit(cluster, tmp_path / "warehouse").balances
+
+    assert [(one.tier, one.name, one.expected, one.found) for one in totals(found)] == [
+        ("broker", "", 12, 12),
+        ("table", str(tmp_path / "elsewhere" / "of-views"), 12, 11),
+    ]
+
+
+@pytest.mark.parametrize("place", ["s3://bucket/views", "/no/such/directory"])
+def test_a_table_that_cannot_be_read_is_compared_by_the_counts_of_its_load(
+    broker, cluster, tmp_path, place
+):
+    produce(broker, MinuteCounts("test", "1"), TIMES)
+    publish_load(cluster, Location(place), (0, 5))  # killed before the commit
+    publish_load(cluster, Location(place), (0, 7))
+    for _ in range(2):
+        publish_load(cluster, Location(place), (7, 10))
+
+    sent, loaded = totals(audit(cluster, tmp_path).balances)
+
+    assert (loaded.tier, loaded.name, loaded.topic) == ("load", place, "views")
+    assert (loaded.expected, loaded.found, loaded.missing, loaded.surplus) == (10, 10, 0, 0)
+
+
+def test_offsets_that_a_load_left_out_are_missing(broker, cluster, tmp_path):
+    produce(broker, MinuteCounts("test", "1"), TIMES)
+    publish_load(cluster, Location("s3://bucket/views"), (0, 5), (6, 12))
+
+    (uneven,) = [one for one in audit(cluster, tmp_path).balances if not one.is_even]
+
+    assert (uneven.tier, uneven.minute_ms, uneven.missing) == ("load", MINUTE, 1)
+
+
+def test_a_raw_table_counts_once_and_without_columns_that_name_records_by_its_load(
+    broker, cluster, tmp_path
+):
+    produce(broker, MinuteCounts("test", "1"), TIMES)
+    location = location_of(tmp_path / "raw" / "views")
+    publish_load(cluster, location, (0, 12))
+    load(tmp_path, topic_id(cluster), range(12), TIMES, 12)
+    assert [(one.tier, one.found) for one in totals(audit(cluster, tmp_path).balances)] == [
+        ("broker", 12),
+        ("table", 12),
+    ]
+
+    shutil.rmtree(location)
+    open_or_create(location, pa.schema([("page", pa.string())]), [])
+    assert [(one.tier, one.found) for one in totals(audit(cluster, tmp_path).balances)] == [
+        ("broker", 12),
+        ("load", 12),
+    ]
+
+
+def test_a_range_that_was_lost_is_told_and_not_missing(broker, cluster, tmp_path):
+    produce(broker, MinuteCounts("test", "1"), TIMES)
+    place = Location("s3://bucket/views")
+    publish_load(cluster, place, (0, 3))
+    delete_records(broker, 7)
+    for _ in range(2):
+        lost = Span(TopicPartition("views", 0), topic_id(cluster), 3, 7)
+        LoadCounts(cluster, place).publish_lost(lost)
+    publish_load(cluster, place, (7, 12))
+
+    found = audit(cluster, tmp_path)
+
+    assert found.lost == [Lost("s3://bucket/views", "views", 0, 3, 7)]
+    assert all(one.is_even for one in found.balances)
+    assert audit(cluster, tmp_path, ["other"]).lost == []
+
+
+class MayOnlyRead:
+    """A cluster whose user may not create the topic of the audit, or may not write to it."""
+
+    def __init__(self):
+        self.asked = 0
+
+    def create_topic(self, name, partition_count, configs):
+        self.asked += 1
+        refused = Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"creating {name}")
+        raise PipelineError("cannot write") from refused
+
+
+def test_a_load_that_may_only_read_loads_without_counts(caplog):
+    cluster = MayOnlyRead()
+    counts = LoadCounts(cluster, Location("s3://bucket/views"))
+    for _ in range(2):
+        counts.publish([])
+    assert cluster.asked == 1
+    assert "Loading without counts for the audit: cannot write" in caplog.text

@@ -3,11 +3,13 @@
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.client.cluster import ClientSettings
 from headrace.model.dead_letters import (
     DEAD_LETTER_TOPIC,
     HEADER_PREFIX,
+    LETTER_SIZE_MAX,
     LETTER_VALUE_SIZE_MAX,
 )
 from headrace.model.ids import TopicPartition
@@ -37,6 +39,12 @@ ROW = {
 def broker():
     with Broker() as running:
         yield running
+
+
+def create(broker, config):
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    topic = NewTopic(DEAD_LETTER_TOPIC, 1, config=config)
+    admin.create_topics([topic])[DEAD_LETTER_TOPIC].result(30)
 
 
 def received(broker, count):
@@ -101,6 +109,42 @@ def test_letters_have_their_record_and_say_what_failed(broker, tmp_path):
 
 def test_a_value_that_is_too_large_is_only_in_the_table():
     value = bytes(LETTER_VALUE_SIZE_MAX + 1)
-    record = letter_record("views", {**ROW, "value": value})
+    record = letter_record("views", {**ROW, "value": value}, LETTER_SIZE_MAX)
     assert record.value is None and record.key == b"k"
     assert ours(record.headers)["omitted"] == str(len(value)).encode()
+
+
+def test_a_topic_that_accepts_less_gets_what_fits(broker, tmp_path, caplog):
+    limit = 5_000
+    create(broker, {"max.message.bytes": str(limit)})
+    large, header = b"x" * (limit + 1), {"key": "large", "value": bytes(limit + 1)}
+    rows = [
+        {**ROW, "_offset": 1},
+        {**ROW, "_offset": 2, "value": large},
+        {**ROW, "_offset": 3, "value": large, "_headers": [header]},
+        {**ROW, "_offset": 4, "_key": large},
+        {**ROW, "_offset": 5, "value": b"y" * (limit - 400)},
+    ]
+    directory = location_of(tmp_path / "views" / "_dead_letters")
+    files = PartitionedFiles(directory, DEAD_LETTER_SCHEMA, "letters")
+    files.add((), pa.RecordBatch.from_pylist(rows, DEAD_LETTER_SCHEMA))
+    cluster = Cluster(ClientSettings(broker.bootstrap_servers))
+    try:
+        send_letters(cluster, "warehouse/views", directory, files.finish())
+    finally:
+        cluster.close()
+
+    found = {int(ours(one.headers())["offset"]): one for one in received(broker, len(rows))}
+
+    def left(offset):
+        one = found[offset]
+        omitted = ours(one.headers()).get("omitted")
+        given = [name for name, _ in one.headers() if not name.startswith(HEADER_PREFIX)]
+        return one.key(), one.value(), given, omitted
+
+    assert left(1) == (b"k", b"{not json", ["trace", "none"], None)
+    assert left(2) == (b"k", None, ["trace", "none"], b"5001")
+    assert left(3)[:3] == left(4)[:3] == (None, None, [])
+    assert int(left(3)[3]) >= 10_002 and int(left(4)[3]) >= 5_001
+    assert left(5)[1] is None  # with its headers it would be above the limit
+    assert "offset 2 of views-3 is in warehouse/views/_dead_letters" in caplog.text

@@ -18,6 +18,22 @@ def test_a_topics_settings_are_read_set_and_unset(headrace, topic):
     ]
 
 
+def test_settings_come_from_a_file(headrace, topic, tmp_path):
+    headrace("topics", "create", topic)
+    file = tmp_path / "settings.properties"
+    file.write_text("# kept for a while\nretention.ms = 5000\nflush.ms=9\n")
+    alter = ("--alter", "--entity-type", "topics", "--entity-name", topic)
+    headrace("kafka-configs.sh", *alter, "--add-config-file", str(file))
+    changed = headrace("configs", "get", "topic", topic, "--changed", "--format", "json").document
+    assert {row["key"]: row["value"] for row in changed} == {
+        "retention.ms": "5000",
+        "flush.ms": "9",
+    }
+    missing = headrace("configs", "set", "topic", topic, "--file", "missing", status=2)
+    assert "missing: No such file" in missing.err
+    assert "name a setting" in headrace("configs", "set", "topic", topic, status=2).err
+
+
 def test_a_bad_value_an_unknown_key_and_an_unknown_topic_are_named(headrace, topic):
     headrace("topics", "create", topic)
     assert (

@@ -2,9 +2,13 @@
 
 import json
 import signal
+import subprocess
+import sys
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
+from headrace.cli import brokers_decommission, reassignment_run
 from headrace.testing import Cluster
 from tests.fakes.waiting import wait_until
 
@@ -47,13 +51,113 @@ def test_everything_moves_away(headrace, cluster):
     assert ran.document == {"broker": 3, "moves": [], "left": []}
 
 
-def test_a_broker_that_runs_elsewhere_is_not_stopped(headrace, cluster, tmp_path):
+def server_file(tmp_path, broker):
+    data = tmp_path / "data"
+    data.mkdir()
     file = tmp_path / "server.properties"
-    file.write_text(f"broker.id=3\nlog.dirs={tmp_path / 'elsewhere'}\n")
-    ran = headrace("brokers", "decommission", "3", "--stop", str(file), status=1)
-    assert "it was not stopped: no running broker found" in ran.err
-    assert "Now stop broker 3: on 127.0.0.1, run" in ran.err
+    file.write_text(f"broker.id={broker}\nlog.dirs={data}\n")
+    return str(file)
+
+
+@pytest.fixture
+def stand_in(tmp_path):
+    """A process with the pid file of a broker, which ends as a broker does."""
+    program = (
+        "import signal, sys\n"
+        "from headrace.cli.pid_file import PidFile\n"
+        "from pathlib import Path\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit())\n"
+        "with PidFile(Path(sys.argv[1])):\n"
+        "    print('ready', flush=True)\n"
+        "    signal.pause()\n"
+    )
+
+    def start():
+        arguments = [sys.executable, "-c", program, str(tmp_path / "data" / "headrace.pid")]
+        process = subprocess.Popen(arguments, stdout=subprocess.PIPE)
+        started.append(process)
+        assert process.stdout.readline() == b"ready\n"
+        return process
+
+    started = []
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_the_broker_is_stopped_when_it_is_empty(headrace, cluster, tmp_path, stand_in):
+    file = server_file(tmp_path, 3)
+    process = stand_in()
+    arguments = ("brokers", "decommission", "3", "--stop", file, "--format", "json")
+    ran = headrace(*arguments)
+    assert process.wait(10) == 0
+    assert ran.document["broker"] == 3 and ran.document["moves"], "nothing but one document"
+    assert f"Stopped process {process.pid}" in ran.err
     wait_until(lambda: replicas_on(headrace, 3) == 0)
+
+
+def test_the_file_of_another_broker_is_refused_before_anything_moves(
+    headrace, cluster, tmp_path, stand_in
+):
+    before = replicas_on(headrace, 3)
+    file = server_file(tmp_path, 2)
+    process = stand_in()
+    ran = headrace("brokers", "decommission", "3", "--stop", file, status=2)
+    assert f"--stop {file} is the file of broker 2, not of broker 3" in ran.err
+    assert replicas_on(headrace, 3) == before
+    assert process.poll() is None
+    missing = str(tmp_path / "missing.properties")
+    ran = headrace("brokers", "decommission", "3", "--stop", missing, status=2)
+    assert "missing.properties" in ran.err and replicas_on(headrace, 3) == before
+
+
+def test_a_broker_that_runs_elsewhere_is_refused_before_anything_moves(headrace, cluster, tmp_path):
+    before = replicas_on(headrace, 3)
+    file = server_file(tmp_path, 3)
+    ran = headrace("brokers", "decommission", "3", "--stop", file, status=1)
+    assert "no running broker found on this machine" in ran.err
+    assert replicas_on(headrace, 3) == before
+
+
+def test_a_move_in_progress_is_not_replaced(headrace, cluster, tmp_path):
+    """It keeps the broker, for another reason than an interrupted decommission."""
+    (orders,) = headrace("topics", "describe", "orders", "--format", "json").document
+    moved = next(one for one in orders["partitions"] if 3 in one["replicas"])
+    (absent,) = {0, 1, 2, 3} - set(moved["replicas"])
+    first = next(broker for broker in moved["replicas"] if broker != 3)
+    target = [absent if broker == first else broker for broker in moved["replicas"]]
+    cluster.cut(absent)
+    file = tmp_path / "moves.json"
+    entry = {"topic": "orders", "partition": moved["partition"], "replicas": target}
+    file.write_text(json.dumps({"version": 1, "partitions": [entry]}))
+    headrace("reassign", "execute", "--file", str(file), "--no-wait")
+    ran = headrace("brokers", "decommission", "3", status=1)
+    assert f"orders-{moved['partition']} is being reassigned to" in ran.err
+    assert "--additional" not in ran.err, "this command has no such option"
+    (moving,) = headrace("reassign", "list", "--format", "json").document
+    assert moving["replicas"] == target
+    cluster.heal()
+
+
+def test_a_broker_that_gets_replicas_all_the_time_is_not_called_empty(
+    headrace, cluster, monkeypatch
+):
+    monkeypatch.setattr(brokers_decommission, "ROUNDS_MAX", 1)
+    run_moves = reassignment_run.run_moves
+
+    def run_and_create(*arguments, **options):
+        done = run_moves(*arguments, **options)
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+        admin.create_topics([NewTopic("late", 1, replica_assignment=[[3]])])["late"].result(30)
+        return done
+
+    monkeypatch.setattr(reassignment_run, "run_moves", run_and_create)
+    ran = headrace("brokers", "decommission", "3", status=1)
+    assert "broker 3 got new replicas while the command ran: late-0" in ran.err
+    assert "Run the same command again" in ran.err
+    assert "has no replicas" not in ran.out
 
 
 def test_a_broker_without_a_successor_is_refused_unless_forced(headrace, cluster):

@@ -1,6 +1,7 @@
 """A cluster run with Kafka's old command lines only, as its first documents write them."""
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -81,7 +82,40 @@ def described(script, zookeeper, topic):
     return found
 
 
-def test_the_drill_with_the_old_scripts(script, zookeeper, brokers, tmp_path):
+def in_json(tmp_path, name, **content):
+    file = tmp_path / name
+    file.write_text(json.dumps(content))
+    return str(file)
+
+
+def check_moves(script, headrace, zookeeper, address, tmp_path):
+    """One replica becomes two, and two change their order; the election follows a file."""
+    at = f"--zookeeper {zookeeper}"
+    script(f"kafka-topics.sh --create {at} --replica-assignment 1 --topic moved")
+
+    def move(*replicas):
+        entry = {"topic": "moved", "partition": 0, "replicas": list(replicas)}
+        file = in_json(tmp_path, "moves.json", version=1, partitions=[entry])
+        reassign = f"kafka-reassign-partitions.sh {at} --reassignment-json-file {file}"
+        script(f"{reassign} --execute")
+        wait_until(lambda: headrace("reassign", "list", "-b", address).out.startswith("No moves"))
+        ids = ",".join(map(str, replicas))
+        wait_until(lambda: described(script, zookeeper, "moved")[1] == ids)
+        assert script(f"{reassign} --verify").splitlines()[1].split()[-1] == "completed"
+
+    move(1, 2)
+    move(2, 1)
+    assert described(script, zookeeper, "moved")[0] == "1"
+    places = in_json(tmp_path, "places.json", partitions=[{"topic": "moved", "partition": 0}])
+    script(f"kafka-preferred-replica-election.sh {at} --path-to-json-file {places}")
+    wait_until(lambda: described(script, zookeeper, "moved")[0] == "2")
+    move(1, 2)
+    elect = f"kafka-leader-election.sh --bootstrap-server {address} --election-type preferred"
+    script(f"{elect} --path-to-json-file {places}")
+    wait_until(lambda: described(script, zookeeper, "moved")[0] == "1")
+
+
+def test_the_drill_with_the_old_scripts(script, headrace, zookeeper, brokers, tmp_path):
     at = f"--zookeeper {zookeeper}"
     script(f"kafka-topics.sh --create {at} --replication-factor 3 --partitions 1 --topic test")
     script(f"kafka-topics.sh --create {at} --replication-factor 2 --partitions 12 --topic wide")
@@ -90,8 +124,10 @@ def test_the_drill_with_the_old_scripts(script, zookeeper, brokers, tmp_path):
     assert replicas == isr and len(isr.split(",")) == 3
     # Any broker will do for a client; the others are found through it.
     listed = script(f"kafka-run-class.sh kafka.admin.BrokerApiVersionsCommand {at}")
-    address = re.findall(r"^(\S+:\d+) \(id: ", listed, re.M)[int(first) % 3]
+    addresses = re.findall(r"^(\S+:\d+) \(id: ", listed, re.M)
+    address = addresses[int(first) % 3]
     script(f"kafka-console-producer.sh --broker-list {address} --topic test", stdin=b"a\nb\n")
+    check_moves(script, headrace, zookeeper, address, tmp_path)
 
     process = int((tmp_path / f"logs-{first}" / "headrace.pid").read_text())
     with contextlib.suppress(ProcessLookupError):
@@ -113,3 +149,12 @@ def test_the_drill_with_the_old_scripts(script, zookeeper, brokers, tmp_path):
     out = script(f"{shutdown} {at} --broker {first} --num.retries 3 --retry.interval.ms 60")
     assert f"Broker {first} leads no partitions" in out
     wait_until(lambda: described(script, zookeeper, "test")[0] != first)
+
+    # Now the broker goes for good.
+    process = int((tmp_path / f"logs-{first}" / "headrace.pid").read_text())
+    stop = ("--stop", str(brokers[int(first)]), "-b", addresses[int(second) - 1])
+    ran = headrace("brokers", "decommission", first, "--force", *stop)
+    assert f"Broker {first} has no replicas" in ran.out
+    assert f"Stopped process {process}" in ran.err
+    assert not (tmp_path / f"logs-{first}" / "headrace.pid").exists()
+    assert script(read).splitlines() == ["a", "b"]

@@ -2,7 +2,7 @@
 
 from confluent_kafka import Producer
 
-from headrace.model.audit import AUDIT_TOPIC, MinuteCounts
+from headrace.model.audit import AUDIT_TOPIC, LoadMessage, MinuteCounts, ReadRange
 
 MINUTE = 1_700_000_040_000
 
@@ -38,3 +38,39 @@ def test_audit(headrace, broker, topic, tmp_path):
 def test_audit_of_nothing(headrace, tmp_path, topic):
     ran = headrace("pipeline", "audit", topic, "--warehouse", str(tmp_path))
     assert "No topic is counted" in ran.err
+
+
+def test_records_that_are_no_counts_are_named(headrace, broker, topic, tmp_path):
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    producer.produce(AUDIT_TOPIC, b"no JSON", topic.encode())
+    assert producer.flush(10) == 0
+    command = ["pipeline", "audit", topic, "--warehouse", str(tmp_path)]
+
+    ran = headrace(*command)
+    assert "Ignoring the record at offset" in ran.err
+    assert "1 record of headrace-audit cannot be read as counts." in ran.err
+    (bad,) = headrace(*command, "--format", "json").document["unreadable"]
+    assert bad["partition"] == 0 and bad["reason"]
+
+    producer.produce(AUDIT_TOPIC, None, topic.encode())
+    assert producer.flush(10) == 0
+    assert headrace(*command, "--format", "json").document["unreadable"] == []
+
+
+def test_offsets_that_a_load_gave_up_are_listed(headrace, broker, topic, tmp_path):
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    producer.produce(topic, b"{}", timestamp=MINUTE)
+    counts = MinuteCounts(topic, "1")
+    counts.add(topic, MINUTE)
+    lost = LoadMessage("s3://b/views", (ReadRange(topic, "T", 1, 5, 12, {}),), is_lost=True)
+    for message in (counts.take(), lost):
+        producer.produce(AUDIT_TOPIC, message.value, message.key)
+    assert producer.flush(10) == 0
+    command = ["pipeline", "audit", topic, "--warehouse", str(tmp_path)]
+
+    ran = headrace(*command)
+    assert "Deleted from the log before they were loaded, and accepted" in ran.lines
+    assert ["s3://b/views", topic, "1", "5", "12"] in [line.split() for line in ran.lines]
+    assert ran.lines[-1] == "The books balance."
+    (found,) = headrace(*command, "--format", "json").document["lost"]
+    assert (found["table"], found["first_offset"], found["offset_end"]) == ("s3://b/views", 5, 12)

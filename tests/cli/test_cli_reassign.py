@@ -184,15 +184,15 @@ def test_moves_in_progress_are_seen_verified_and_cancelled(
 
     # Another target for the same partition, and another partition.
     again = write(tmp_path, {0: moving["replicas"][::-1]})
-    assert (
-        "orders-0 is being reassigned to"
-        in headrace("reassign", "execute", "--file", again, status=1).err
-    )
-    beside = write(tmp_path, {1: elsewhere(headrace, 1)})
-    assert (
-        "another reassignment is in progress: orders-0"
-        in headrace("reassign", "execute", "--file", beside, status=1).err
-    )
+    beside = write(tmp_path, {1: elsewhere(headrace, 1)}, name="beside.json")
+    for verb in ("plan", "execute"):
+        said = headrace("reassign", verb, "--file", again, status=1).err
+        assert "orders-0 is being reassigned to" in said and "--additional" in said
+        said = headrace("reassign", verb, "--file", beside, status=1).err
+        assert "another reassignment is in progress: orders-0" in said
+    headrace("reassign", "plan", "--file", beside, "--additional")
+    said = headrace("topics", "alter", "orders", "-r", "3", status=1).err
+    assert "is being reassigned to" in said and "--additional" not in said
 
     ran = headrace("reassign", "cancel", "--file", held)
     assert ran.lines[1].split()[-1] == "cancelled"
@@ -202,6 +202,59 @@ def test_moves_in_progress_are_seen_verified_and_cancelled(
     assert "No such move" in headrace("reassign", "cancel", "--file", held).out
     ran = headrace("reassign", "verify", "--file", held, status=1)
     assert "has the replicas" in ran.out
+
+
+def test_a_throttle_is_added_to_moves_that_began_without_one(headrace, cluster, orders, held):
+    headrace("reassign", "cancel", "--file", held)
+    assert throttles(headrace) == []
+    headrace("reassign", "execute", "--file", held, "--no-wait")
+    assert throttles(headrace) == []
+    headrace("reassign", "execute", "--file", held, "--throttle", "40M", "--no-wait")
+    (moving,) = headrace("reassign", "list", "--format", "json").document
+    followers = setting(headrace, "follower.replication.throttled.replicas")
+    assert followers == ",".join(f"0:{broker}" for broker in moving["adding"])
+    assert setting(headrace, "leader.replication.throttled.replicas")
+    headrace("reassign", "cancel", "--file", held)
+    assert throttles(headrace) == []
+    cluster.heal()
+
+
+def setting(headrace, name, kind="topic", owner="orders"):
+    (found,) = headrace("configs", "get", kind, owner, name, "--format", "json").document
+    return found["value"]
+
+
+def test_a_refused_partition_leaves_other_moves_as_they_were(
+    headrace, cluster, orders, held, tmp_path
+):
+    """The second plan replaces the move of partition 0; its other partition is refused."""
+    (earlier,) = headrace("reassign", "list", "--format", "json").document
+    replicas = replicas_of(headrace)
+    stopping = next(b for b in range(4) if b not in earlier["replicas"])
+    number = next(n for n, found in replicas.items() if n and stopping not in found)
+    headrace("brokers", "shutdown", str(stopping))  # it gets no new replicas until it restarts
+    target = [stopping, replicas[number][0]]
+    file = write(tmp_path, {0: earlier["replicas"][::-1], number: target})
+    lists = [setting(headrace, f"{name}.replicas") for name in THROTTLES]
+    ran = headrace(
+        "reassign", "execute", "--file", file, "--additional", "--throttle", "10M", status=1
+    )
+    assert f"orders-{number}: " in ran.err
+    assert "1 partition refused; the earlier moves go on: orders-0" in ran.err
+    assert headrace("reassign", "list", "--format", "json").document == [earlier]
+    assert [setting(headrace, f"{name}.replicas") for name in THROTTLES] == lists
+    for broker in earlier["replicas"]:
+        rate = setting(headrace, f"{THROTTLES[1]}.rate", "broker", str(broker))
+        assert rate == str(10 << 20), "still throttled"
+    assert "10,485,760 bytes per second" in ran.err
+    headrace("reassign", "cancel", "--file", held)
+    assert throttles(headrace) == []
+    # Nothing else moves now: the next refusal leaves nothing.
+    file = write(tmp_path, {number: target})
+    ran = headrace("reassign", "execute", "--file", file, "--throttle", "10M", status=1)
+    assert "1 partition refused; nothing is reassigned" in ran.err
+    assert throttles(headrace) == []
+    cluster.heal()
 
 
 def test_a_killed_execute_goes_on_when_it_is_run_again(headrace, start, cluster, orders, held):
@@ -260,6 +313,23 @@ def test_throttles_of_a_broker_that_is_down_are_removed(headrace, cluster, order
     cluster.restart(target[0])
     wait_until(lambda: "offline" not in headrace("brokers", "list").out)
     wait_until(lambda: throttles(headrace) == [])
+
+
+def test_the_throttle_of_a_source_that_has_nothing_left_is_removed(headrace, cluster, tmp_path):
+    """It is down, and no partition names it any more."""
+    headrace("topics", "create", "solo", "-r", "1")
+    source = cluster.leader_of("solo")
+    target = (source + 1) % 4
+    file = write(tmp_path, {0: [target]}, topic="solo")
+    headrace("reassign", "execute", "--file", file, "--throttle", "50M", "--no-wait")
+    wait_until(lambda: replicas_of(headrace, "solo")[0] == [target])
+    cluster.kill(source)
+    wait_until(lambda: len(headrace("brokers", "list").lines) == 4)
+    assert "Throttles removed" in headrace("reassign", "verify", "--file", file).err
+    cluster.restart(source)
+    wait_until(lambda: len(headrace("brokers", "list").lines) == 5)
+    changed = headrace("configs", "get", "broker", str(source), "--changed").out
+    assert "throttled" not in changed
 
 
 def test_kafkas_script_moves_partitions(headrace, cluster, orders, tmp_path):

@@ -1,5 +1,6 @@
 """The output on a terminal: color, questions, progress; no truncation."""
 
+import json
 import os
 import pty
 import re
@@ -7,6 +8,8 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
+
+from headrace.testing import Cluster
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -121,3 +124,33 @@ def test_waiting_for_new_records_prints_how_to_read_the_others(headrace, topic, 
     headrace("produce", topic, stdin=b"one\n")
     waited = interrupted_after(environment, b"Ctrl-C ends.\r\n", "consume", topic)
     assert waited == (0, b"\r\x1b[2K0 records\r\n")
+
+
+def test_a_progress_bar_is_drawn_while_partitions_move(environment, tmp_path):
+    """The target is cut off from the leader until the bar has been seen."""
+    config = {"default.replication.factor": 1, "min.insync.replicas": 1}
+    with Cluster(brokers=2, config=config, topics=["orders"]) as cluster:
+        cluster.produce("orders", [("k", "value" * 1000)] * 20)
+        target = 1 - cluster.leader_of("orders")
+        cluster.cut(0, 1)
+        file = tmp_path / "moves.json"
+        entry = {"topic": "orders", "partition": 0, "replicas": [target]}
+        file.write_text(json.dumps({"version": 1, "partitions": [entry]}))
+        arguments = ("reassign", "execute", "--file", str(file))
+        with terminal() as (ours, theirs):
+            process = started_on(
+                theirs,
+                {**environment, "HEADRACE_BOOTSTRAP": cluster.bootstrap_servers, "COLUMNS": "150"},
+                arguments,
+                subprocess.DEVNULL,
+            )
+            drawn = ""
+            while not re.search(
+                r"\[ {30}\] +0%  0 of 1 partition  0 B of [\d.]+ KiB  0 B/s", drawn
+            ):
+                drawn += os.read(ours, 65536).decode()
+            cluster.heal()
+            rest = rest_of(ours).decode()
+            assert process.wait(30) == 0, rest
+    # The bar is gone, and the result has a line of its own.
+    assert rest.endswith("\r\x1b[2KReassigned 1 partition\r\n")

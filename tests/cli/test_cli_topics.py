@@ -67,6 +67,50 @@ def test_a_topic_that_does_not_exist_is_named(headrace, topic):
     assert "unchanged" in headrace("topics", "delete", topic, "--if-exists").out
 
 
+def test_topics_are_chosen_by_a_regular_expression(headrace, topic):
+    names = [f"{topic}-a", f"{topic}-b", f"{topic}-other"]
+    headrace("topics", "create", *names)
+    pattern = f"{topic}-[ab]"
+    assert headrace("topics", "list", "--names", "--matching", pattern).lines == names[:2]
+    ran = headrace("topics", "describe", "--matching", pattern, "--format", "json")
+    assert [one["name"] for one in ran.document] == names[:2]
+    ran = headrace("verify-replicas", "--matching", pattern, "--format", "json")
+    assert ran.document["partitions"] == 2
+    # Kafka's script, where a topic is a pattern too.
+    assert headrace("kafka-topics.sh", "--list", "--topic", names[0]).lines == names[:1]
+    assert headrace("kafka-topics.sh", "--list", "--topic", "missing").out == ""
+    headrace("kafka-topics.sh", "--delete", "--topic", pattern)
+    assert headrace("topics", "list", "--names", "--matching", f"{topic}.*").lines == names[2:]
+    ran = headrace("topics", "delete", "--matching", pattern, status=1)
+    assert f"no topic matches '{pattern}'" in ran.err
+    headrace("topics", "delete", "--matching", pattern, "--if-exists")
+    assert "--matching '['" in headrace("topics", "list", "--matching", "[", status=2).err
+    assert "not both" in headrace("topics", "describe", topic, "--matching", ".", status=2).err
+    assert "name a topic" in headrace("topics", "delete", "--yes", status=2).err
+
+
+def test_a_pattern_never_deletes_internal_topics(headrace, topic):
+    headrace("topics", "create", topic)
+    headrace("consume", topic, "--group", f"{topic}-group", "--from-beginning", "-e")
+    assert "__consumer_offsets" in headrace("topics", "list", "--names").lines
+    ran = headrace("topics", "delete", "--matching", "__consumer.*", status=1)
+    assert "no topic matches" in ran.err
+
+
+def test_replicas_are_assigned_by_hand(headrace, topic):
+    headrace("kafka-topics.sh", "--create", "--topic", topic, "--replica-assignment", "1,1")
+    assert len(headrace("topics", "describe", topic).lines) == 4
+    headrace("topics", "alter", topic, "-p", "3", "--replica-assignment", "1,1,1")
+    assert len(headrace("topics", "describe", topic).lines) == 5
+    for wrong, said in (("1:x", "expected broker IDs"), ("1:1", "has a broker twice")):
+        ran = headrace("topics", "create", f"{topic}-b", "--replica-assignment", wrong, status=2)
+        assert said in ran.err
+    both = ("--replica-assignment", "1", "-p", "1")
+    assert "give --replica" in headrace("topics", "create", f"{topic}-b", *both, status=2).err
+    ran = headrace("topics", "alter", topic, "-p", "5", "--replica-assignment", "1", status=2)
+    assert "names 1 partition, but --partitions is 5" in ran.err
+
+
 def test_a_dry_run_creates_nothing(headrace, topic):
     assert "would be created" in headrace("topics", "create", topic, "--dry-run").out
     assert topic not in headrace("topics", "list", "--names").lines

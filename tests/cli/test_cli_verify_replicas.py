@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from headrace.records.batch import headers
+from headrace.records.batch import headers, seal
 from headrace.testing import Cluster
 from tests.fakes.waiting import wait_until
 
@@ -32,13 +32,15 @@ def log_file(cluster, broker_id, name):
     return found
 
 
-def change(cluster, broker_id, name, last_batch=False):
+def change(cluster, broker_id, name, last_batch=False, with_crc=False):
     """Change one byte of a value in a replica's file; the offset of its batch."""
     file = log_file(cluster, broker_id, name)
     data = bytearray(file.read_bytes())
     batches = list(headers(data))
     position, header = batches[-1 if last_batch else 0]
     data[position + header.size - 3] ^= 0x20
+    if with_crc:
+        seal(memoryview(data)[position : position + header.size])
     with file.open("r+b") as opened:
         opened.write(data)
     return header.base_offset
@@ -72,6 +74,28 @@ def test_a_changed_byte_is_found(headrace, cluster, topic, whose):
     ran = headrace("verify-replicas", status=1)
     assert ran.lines[1].split()[:4] == [topic, "0", str(broker_id), str(offset)]
     assert f"move its directory {topic}-0 out of log.dirs" in ran.err
+
+
+@pytest.mark.parametrize("topic", ["orders", "users"])
+def test_the_majority_is_right_against_the_leader(headrace, cluster, topic):
+    """The leader's batch is intact, so that only the other replicas show what is wrong."""
+    leader = cluster.leader_of(topic)
+    change(cluster, leader, f"{topic}-0", last_batch=True, with_crc=True)
+    ran = headrace("verify-replicas", topic, "--format", "json", status=1)
+    (difference,) = ran.document["differences"]
+    assert (difference["broker"], difference["is_tie"]) == (leader, False)
+    assert f"headrace brokers shutdown {leader}" in difference["advice"]
+
+
+def test_without_a_majority_the_advice_is_to_compare(headrace, cluster):
+    headrace("topics", "create", "pair", "-r", "2", "-c", "cleanup.policy=compact")
+    cluster.produce("pair", [("k", "a value")])
+    cluster.wait_in_sync("pair")
+    leader = cluster.leader_of("pair")
+    change(cluster, leader, "pair-0", with_crc=True)
+    ran = headrace("verify-replicas", "pair", status=1)
+    assert f"than on broker {leader}, which leads; there is no majority" in ran.out
+    assert "no majority of the replicas tells which one is right. Compare the records" in ran.err
 
 
 def test_the_advice_repairs_the_replica(headrace, cluster, tmp_path):

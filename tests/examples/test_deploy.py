@@ -4,6 +4,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,20 @@ def test_systemd_understands_the_unit(tmp_path):
         ["systemd-analyze", "verify", unit], capture_output=True, text=True, timeout=60
     )
     assert UNIT.name not in ran.stderr, ran.stderr
+
+
+def test_the_image_has_what_the_package_is_built_from_and_nothing_else():
+    text = (DEPLOY / "Containerfile").read_text()
+    copied = [word for line in re.findall(r"^COPY (.*) \S+$", text, re.M) for word in line.split()]
+    root = DEPLOY.parents[1]
+    assert all((root / name).exists() for name in copied)
+    kept = [
+        line[1:] for line in (root / ".dockerignore").read_text().splitlines() if line[:1] == "!"
+    ]
+    assert sorted(kept) == sorted(copied)
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    assert {"src", "pyproject.toml", "constraints.txt", project["readme"]} <= set(copied)
+    assert set(project["license-files"]) <= set(copied)
 
 
 def test_the_image_starts_a_broker_in_the_foreground(capsys):

@@ -19,7 +19,12 @@ from headrace.pipeline.warehouse.batch import Batch
 from headrace.pipeline.warehouse.compaction import compact
 from headrace.pipeline.warehouse.files import PartitionedFiles
 from headrace.pipeline.warehouse.offsets import Decision, Span
-from headrace.pipeline.warehouse.reload import OtherRows, files_with_rows, in_tasks
+from headrace.pipeline.warehouse.reload import (
+    OtherRows,
+    files_with_other_rows,
+    files_with_rows,
+    in_tasks,
+)
 from headrace.pipeline.warehouse.retention import remove_before
 from headrace.pipeline.warehouse.storage import location_of
 from headrace.pipeline.warehouse.table import now_ms, open_or_create, open_table
@@ -77,7 +82,8 @@ def reload(table):
     spans = (span(partition, random.randrange(end + 1), end),)
     removed = files_with_rows(table.files(), spans)
     added = [*_write(table, spans[0])]
-    others = OtherRows(table.location, FILE, in_tasks(removed), spans, uuid.uuid4().hex)
+    tasks = in_tasks(files_with_other_rows(removed, spans))
+    others = OtherRows(table.location, FILE, tasks, spans, uuid.uuid4().hex)
     for number in range(len(others.tasks)):
         added += others.run_task(number)
     return table.rewrite(removed, added, now_ms(), {spans[0].txn_id: end})

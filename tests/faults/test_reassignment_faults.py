@@ -1,7 +1,7 @@
 """Partitions that move under load, asked for by a stock client: no acknowledged record is lost.
 
 A stock producer, a reader and the members of a group work all the while. The partitions of their
-topic and of their coordinator move; brokers die during the moves.
+topic and of their coordinator move; brokers die and disks are full during the moves.
 """
 
 import pytest
@@ -62,7 +62,27 @@ class Moves:
         return found.replicas
 
 
-@pytest.mark.parametrize("victim", ["nobody", "target", "controller"])
+def fail(cluster, victim, clients):
+    """Let one broker fail while the clients work, and repair it."""
+    if victim == "full disk":
+        # A replica that cannot even be created waits for a restart of its broker.
+        for name in ("t-0", "t-1", "__consumer_offsets-0"):
+            wait_until((cluster.brokers[3].data / name).exists)
+        cluster.fill_disk(3)
+        clients.wait_progress(10)
+        cluster.heal()
+    elif victim != "nobody":
+        dead = {
+            "target": lambda: 3,
+            "source": lambda: cluster.leader_of("t", 0),
+            "controller": cluster.controller_id,
+        }[victim]()
+        cluster.kill(dead)
+        clients.wait_progress(10)
+        cluster.restart(dead)
+
+
+@pytest.mark.parametrize("victim", ["nobody", "target", "source", "full disk", "controller"])
 def test_no_record_is_lost_while_partitions_move(victim):
     with Cluster(brokers=4, config=SETTINGS) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
@@ -77,11 +97,7 @@ def test_no_record_is_lost_while_partitions_move(victim):
             offsets = moves.replicas("__consumer_offsets", 0)
             moved = [3, *(each for each in offsets if each != 3)][:3]
             moves.begin({("t", 0): [3, 2, 1], ("t", 1): [3, 0], ("__consumer_offsets", 0): moved})
-            if victim != "nobody":
-                dead = 3 if victim == "target" else cluster.controller_id()
-                cluster.kill(dead)
-                clients.wait_progress(10)
-                cluster.restart(dead)
+            fail(cluster, victim, clients)
             moves.wait_done()
             clients.wait_progress()
             moves.begin({("t", 0): [1, 0, 2], ("t", 1): [2, 1, 0]})

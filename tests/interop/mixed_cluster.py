@@ -14,6 +14,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka import ElectionType, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import NewTopic
 from kazoo.exceptions import NoNodeError
 
@@ -74,6 +75,7 @@ _START_S = 90
 _STOP_S = 60
 _EXPIRY_S = 60
 _ELECTIONS = 30
+_ELECTION_S = 60
 _PORTS = range(20_000, 32_000)  # below the ports that Linux uses for outgoing connections
 _CLIENT_ID = "mixed-cluster"
 
@@ -273,6 +275,21 @@ class MixedCluster(Cluster):
                 answer = connection.request(request, m.MetadataResponse, api_version=12)
             known.add(answer.controller_id)
         return known == {controller}
+
+    def elect_preferred_leaders(self, places: Sequence[tuple[str, int]]) -> None:
+        """Let the first replica of each partition lead it, which is in sync."""
+        wanted = [TopicPartition(*place) for place in places]
+
+        def lead() -> bool:
+            admin = self._admin()  # its answers end with it
+            try:
+                found = admin.elect_leaders(ElectionType.PREFERRED, wanted).result(30)
+            except KafkaException:  # the controller has just changed
+                return False
+            errors = [error for error in found.values() if error is not None]
+            return all(error.code() == KafkaError.ELECTION_NOT_NEEDED for error in errors)
+
+        wait_until(lead, _ELECTION_S)
 
     def leader_kind(self, topic: str, partition: int = 0) -> Kind:
         return self.kind(self.leader_of(topic, partition))

@@ -18,7 +18,7 @@ from tests.report.warehouse import DAY, START
 ROOT = Path(__file__).parents[2]
 PANELS = [
     "At a glance", "Traffic", "Pages", "Sessions", "Ranking movers", "Security", "Service health",
-    "Audit", "Late events and dead letters",
+    "Audit", "Expectations", "Late events and dead letters",
 ]  # fmt: skip
 VOID = {"meta", "br", "img", "path", "line", "rect"}
 
@@ -89,6 +89,20 @@ def test_the_numbers_are_those_of_the_tables(document, warehouse):
 def test_dead_letters_are_counted_once_and_by_the_day_of_their_neighbors(document):
     assert "page-views load decode the value is no JSON: expected a value at … 2" in document.text
     assert "the event time, … ms, is too late 1" in document.text
+
+
+def test_rows_that_broke_a_rule_are_counted_over_all_batches(document, warehouse, tmp_path):
+    text = " ".join(document.text.split())
+    assert "9 rows of page_views broke the rule has_visitor, 0.90 % of all." in text
+    assert "shop page_views has_visitor 1,000 9 0.90 % 100 2 17 Nov, 00:21" in text
+    assert "shop page_views short_page 1,000 0 0.0 % 100 0 17 Nov, 00:21" in text
+    shutil.copytree(warehouse / "sessions", tmp_path / "sessions")
+    assert "No pipeline of this warehouse has counted rows" in build(tmp_path, DAY)
+
+
+def test_exact_and_estimated_visitors_are_told_apart(document):
+    assert "Visitors on this page are exact" in document.text
+    assert "estimates, with a standard error of 1.6 %." in document.text
 
 
 def test_every_plot_has_a_text_its_numbers_and_a_file(document, static_page):

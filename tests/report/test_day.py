@@ -2,6 +2,7 @@
 
 from datetime import date, datetime, timedelta
 
+import duckdb
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
@@ -105,6 +106,44 @@ def test_a_table_that_cannot_be_read_is_named(tmp_path):
     log.write_text("no JSON")
     with pytest.raises(ReportFailed, match="cannot read the table .*broken"):
         Day(tmp_path, DAY)
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "other bytes"])
+@pytest.mark.parametrize("name", ["raw/views", "totals"])
+def test_a_damaged_file_is_named(tmp_path, name, damage):
+    at = pa.array([START] * 100, pa.timestamp("us", "UTC"))
+    for table in ("raw/views", "raw/whole", "totals"):
+        write_deltalake(str(tmp_path / table), pa.table({"event_id": ["a"] * 100, "at": at}))
+    (file,) = (tmp_path / name).glob("*.parquet")
+    whole = file.read_bytes()
+    if damage == "gone":
+        file.unlink()
+    elif damage == "cut":
+        file.write_bytes(whole[: len(whole) // 2])
+    else:
+        file.write_bytes(b"PAR1" + b"\xff" * 200 + whole[204:])
+    told = {"gone": "is missing", "cut": "has .* bytes", "other bytes": "cannot be read: "}[damage]
+    with (
+        pytest.raises(ReportFailed, match=f"{file} {told}.*Restore the file"),
+        Day(tmp_path) as day,
+    ):
+        day.sql("select * from appended_totals")
+
+
+def test_a_wrong_query_is_no_damage(warehouse):
+    with Day(warehouse) as day:
+        with pytest.raises(duckdb.BinderException, match="no_such_column"):
+            day.sql("select no_such_column from sessions")
+        with pytest.raises(duckdb.ConversionException):
+            day.sql("select 'x'::int as number from sessions")
+
+
+def test_dead_letters_of_a_pipeline_without_raw_tables(tmp_path):
+    letter = {"topic": "orders", "partition": 0, "offset": 7, "stage": "decode", "reason": "no"}
+    write_deltalake(str(tmp_path / "_dead_letters"), pa.Table.from_pylist([letter]))
+    with Day(tmp_path, DAY) as day:
+        found = day.row("select topic, stage, reason from dead_letters")
+        assert found == {"topic": "orders", "stage": "decode", "reason": "no"}
 
 
 def test_rows_without_metadata(tmp_path):

@@ -1,9 +1,12 @@
 """``headrace report``: what it writes, prints and refuses."""
 
 import json
+import shutil
 import sys
+from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from headrace.cli import report
 from headrace.cli.main import main
@@ -87,6 +90,23 @@ def test_list_shows_panels_and_what_they_need(headrace, tmp_path):
 def test_what_is_refused(headrace, arguments, status, reason):
     ran = headrace(*arguments, status=status)
     assert reason in ran.err and "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize("damage", ["missing", "truncated", "overwritten"])
+@pytest.mark.parametrize("table", ["raw/page-views", "sessions", "raw/page-views/_dead_letters"])
+def test_a_damaged_file_is_named(headrace, warehouse, tmp_path, table, damage):
+    shutil.copytree(warehouse, "damaged")
+    path = Path(max(DeltaTable(str(tmp_path / "damaged" / table)).file_uris()))
+    content = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(content[:20] if damage == "truncated" else bytes(len(content)))
+    ran = headrace("daily", "--static", "--warehouse", "damaged", status=1)
+    assert path.name in ran.err and "Traceback" not in ran.err
+    assert not list(tmp_path.glob("*.html"))
+    wrong = {"missing": "is missing", "truncated": "has 20 bytes", "overwritten": "cannot be read"}
+    assert wrong[damage] in ran.err
 
 
 def test_a_missing_package_is_named(headrace, monkeypatch):

@@ -213,6 +213,20 @@ def _write_jobs(directory, dice, end):
         },
     ]
     write_job(directory, "service_alerts", alerts, 0, LOADED)
+    for batch, rows, failed in ((0, 900, 7), (1, 100, 2)):
+        rules = [("has_visitor", failed), ("short_page", 0)]
+        judged = [
+            {
+                "pipeline": "shop",
+                "function": "page_views",
+                "rule": rule,
+                "rows": rows,
+                "failed": bad,
+            }
+            for rule, bad in rules
+        ]
+        written = LOADED + timedelta(minutes=batch)
+        write_job(directory, "expectations", judged, batch, written)
     found = [
         {"checked_at": LOADED, "tier": tier, "name": name, "topic": "page-views", "minute": START,
          "expected": 100, "found": 100, "doubled": 0}

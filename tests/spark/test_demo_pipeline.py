@@ -83,17 +83,49 @@ def test_a_day_goes_through_the_pipeline(tmp_path):
     assert job[1] == job[2] and int(job[1].replace(",", "")) > 5_000 and job[3:] == ("0", "0")
     for job in JOBS:
         assert re.search(rf"{job} +[\d,]+ events → +[1-9]", ran.stdout), job
+        assert re.search(rf"headrace-{job}-[\w-]+ +0\n", ran.stdout), f"the lag of {job}"
+    check_results(parts_of(ran.stdout))
     views = DeltaTable(str(tmp_path / "warehouse" / "page_days")).to_pyarrow_table()
     assert sum(views.column("views").to_pylist()) > 1_000
     (page,) = tmp_path.glob("daily-*.html")
     assert "</html>" in page.read_text()[-100:]
 
 
+def parts_of(printed):
+    """The rows below each heading of the results, without the names of the columns."""
+    parts = re.split(r"\n\n   (?=\S)", printed)
+    return {lines[0]: lines[2:] for lines in (part.splitlines() for part in parts[1:])}
+
+
+def check_results(parts):
+    """Every part has rows, and the numbers of estimates have their error."""
+    pages = parts["Pages with the most views"]
+    assert len(pages) == 5
+    for row in pages:
+        assert re.fullmatch(r" +/\S* +[\d,]+ +≈ [\d,]+ \(± 1.6 %\)", row), row
+    feed = parts["The feed of one member"]
+    assert feed and all(
+        re.search(r"\d{4}-\d\d-\d\d .*(post|vote|comment|follow)", row) for row in feed
+    )
+    best = parts["The best of each category"]
+    assert best and all(re.search(r"\w+ +\d+ +\d\.\d+", row) for row in best)
+    incidents = parts["Security incidents"]
+    assert incidents and all(re.search(r"[\w-]+ +\d+\.\S+ +\d{4}-\S+", row) for row in incidents)
+    assert "Alerts of services" in parts
+
+
 @pytest.mark.long
-def test_ctrl_c_on_a_terminal_ends_the_live_part_quietly(tmp_path):
+def test_the_live_part_shows_what_moves_and_ctrl_c_ends_it_quietly(tmp_path):
     command = ["demo", "pipeline", "--events", "5000", "--data", str(tmp_path)]
     with on_terminal(*command) as terminal:
-        terminal.read_until(lambda: re.search(r"security .* events in .* lag", terminal.text), 900)
+        shows = {
+            "loaded": r"[1-9][\d,]* events, [1-9][\d,]* rows loaded, [\d,]+ alerts",
+            "pages": r"top pages of 5 minutes: /\S* \d+",
+            "lag": "lag: " + ".*".join(f"{job}/[\\w-]+ [\\d,]+" for job in sorted(JOBS)),
+        }
+        terminal.read_until(
+            lambda: all(re.search(one, terminal.text) for one in shows.values()), 900
+        )
         shown = len(terminal.text)
         terminal.press(CTRL_C)
         terminal.read_until(lambda: terminal.process.poll() is not None, 300)

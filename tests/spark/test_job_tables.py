@@ -54,6 +54,25 @@ def test_folding_keeps_the_newest_batch_apart(appended, spark):
     assert not appended.fold(spark, files_min=100)
 
 
+def test_a_table_that_changes_meanwhile_is_not_replaced(appended, spark, monkeypatch):
+    write_files = tables.write_files
+
+    def write_and_fold(*args, **more):
+        monkeypatch.setattr(tables, "write_files", write_files)
+        written = write_files(*args, **more)
+        other = JobTable(appended.location, Rules(("page",), {"views": "sum"}))
+        assert other.fold(spark, files_min=3)
+        return written
+
+    rows = spark.createDataFrame([("/a", 7)], SCHEMA)
+    monkeypatch.setattr(tables, "write_files", write_and_fold)
+    with pytest.raises(CommitRefused, match="changed while its rows were computed again"):
+        appended.replace(rows, None, batch(3))
+    assert rows_of(appended, spark) == {"/a": 3, "/0": 10, "/1": 10, "/2": 10}
+    assert appended.replace(rows, None, batch(3)) == 1
+    assert rows_of(appended, spark) == {"/a": 7}
+
+
 def test_folding_forgets_deleted_keys(spark, tmp_path):
     table = JobTable(tmp_path / "pages", Rules(("page",)))
     for number, deleted in enumerate((False, False, True, False)):

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from headrace.client.cluster import ClientSettings
-from headrace.model.dead_letters import DEAD_LETTER_TOPIC, HEADER_PREFIX
+from headrace.model.dead_letters import DEAD_LETTER_CONFIGS, DEAD_LETTER_TOPIC, HEADER_PREFIX
 from headrace.pipeline.loading import load
 from headrace.pipeline.quality.dead_letters import LetterTable
 from headrace.pipeline.quality.letters import Letter, Wanted
@@ -23,6 +24,8 @@ from headrace.spark.cluster import Cluster
 from headrace.spark.failures import PipelineError
 
 pytestmark = pytest.mark.spark
+
+LETTER_LIMIT = 50_000
 
 FILE = """
 from pyspark.sql import functions as F
@@ -98,10 +101,30 @@ class Site:
         found = []
         for message in self.topics.read(DEAD_LETTER_TOPIC):
             headers = dict(message.headers())
-            if headers[f"{HEADER_PREFIX}pipeline"].decode() == self.file.stem:
+            if headers.get(f"{HEADER_PREFIX}pipeline") == self.file.stem.encode():
                 ours = {k.removeprefix(HEADER_PREFIX): v for k, v in headers.items()}
                 found.append({**ours, "value": message.value()})
         return found
+
+
+@pytest.fixture
+def small_letters(topics: Any, spark: Any) -> Any:
+    """The topic of dead letters accepts less than usual, until the test is over."""
+    cluster = Cluster(ClientSettings(topics.bootstrap))
+    try:
+        cluster.create_topic(DEAD_LETTER_TOPIC, -1, DEAD_LETTER_CONFIGS)
+    finally:
+        cluster.close()
+
+    def alter(limit: str) -> None:
+        entry = ConfigEntry("max.message.bytes", limit, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource("topic", DEAD_LETTER_TOPIC, incremental_configs=[entry])
+        (done,) = topics.admin.incremental_alter_configs([resource]).values()
+        done.result(30)
+
+    alter(str(LETTER_LIMIT))
+    yield
+    alter(DEAD_LETTER_CONFIGS["max.message.bytes"])
 
 
 @pytest.fixture
@@ -217,3 +240,26 @@ def test_values_of_ten_megabytes_and_times_of_1970_and_2100(
     assert letters["decode"].value == large
     (decode,) = (one for one in site.in_topic() if one["stage"] == b"decode")
     assert decode["value"] == large
+
+
+def test_a_letter_that_is_too_large_for_its_topic_stops_nothing(
+    site: Site, small_letters: Any
+) -> None:
+    site.write(secret="/secret")
+    site.view("1", "/a", "1")
+    large = b"\xff" * LETTER_LIMIT
+    site.topics.send(site.topic, [("k", large)], headers=[("h", b"1")])
+    site.topics.send(site.topic, [("k" * LETTER_LIMIT, b"\xff{")])
+    site.topics.send(site.topic, [b"\xff{"])
+    site.view("2", "/b", "2")
+    assert site.run() == 3
+    assert site.rows("pages") == {"/a": 1, "/b": 1}
+    found = {int(one["offset"]): one for one in site.in_topic()}
+    assert set(found) == {1, 2, 3}
+    assert (found[1]["value"], found[1]["omitted"], found[1]["h"]) == (None, b"50000", b"1")
+    assert (found[2]["value"], int(found[2]["omitted"]) > LETTER_LIMIT) == (None, True)
+    assert found[3]["value"] == b"\xff{" and "omitted" not in found[3]
+    assert {found[n]["topic"].decode() for n in (1, 2)} == {site.topic}
+    table = LetterTable(location_of(site.settings.warehouse), None)
+    whole = {one.offset: one for one in table.read(Wanted(), with_content=True)}
+    assert whole[1].value == large and whole[2].key == b"k" * LETTER_LIMIT

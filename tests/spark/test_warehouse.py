@@ -1,6 +1,7 @@
 """The warehouse load on Spark, from a topic to a table that other programs read."""
 
 import json
+import shutil
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -10,8 +11,11 @@ import polars
 import pytest
 from deltalake import DeltaTable
 
+from headrace.client.cluster import ClientSettings
 from headrace.model.dead_letters import DEAD_LETTER_TOPIC, HEADER_PREFIX
 from headrace.pipeline.errors import LoadStopped, SchemaRefused
+from headrace.pipeline.quality.audit import Lost, audit
+from headrace.pipeline.quality.balance import totals
 from headrace.pipeline.warehouse.load import Load
 from headrace.pipeline.warehouse.offsets import Decision
 from headrace.pipeline.warehouse.planning import Limits
@@ -20,6 +24,7 @@ from headrace.pipeline.warehouse.settings import LoadSettings
 from headrace.pipeline.warehouse.spark_reader import read_table
 from headrace.pipeline.warehouse.table import open_table
 from headrace.pipeline.warehouse.tasks import Job
+from headrace.spark.cluster import Cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -297,3 +302,32 @@ def test_retention_that_is_faster_than_the_load_stops_it(topics, settings, load,
     assert (lost["stage"], lost["_offset"], lost["_offset_end"]) == ("lost", 5, 12)
     assert check_each_once(table) == 8
     assert load(settings(topic)) == []
+    found = audited(topics, topic, table.parent)
+    assert found.lost == [Lost(str(table), topic, 0, 5, 12)]
+    assert all(one.is_even for one in found.balances)
+
+
+def audited(topics, topic, warehouse):
+    cluster = Cluster(ClientSettings(topics.bootstrap))
+    try:
+        return audit(cluster, warehouse, [topic])
+    finally:
+        cluster.close()
+
+
+def test_what_a_load_commits_is_counted_for_the_audit(topics, settings, load, table, tmp_path):
+    topic = topics.create("counted", 3)
+    for partition in range(3):
+        topics.send(topic, [*views(40), ("bad", "no JSON")], partition)
+    load(settings(topic, limits=Limits(task_bytes_min=1, task_bytes_max=2_000), bad_share_max=1))
+    topics.send(topic, views(10))
+    load(settings(topic))
+
+    (total,) = totals(audited(topics, topic, tmp_path).balances)
+    assert (total.tier, total.name) == ("table", str(table))
+    assert (total.expected, total.found, total.missing, total.surplus) == (133, 133, 0, 0)
+
+    shutil.rmtree(table)  # a table on another machine
+    (total,) = totals(audited(topics, topic, tmp_path).balances)
+    assert (total.tier, total.name) == ("load", str(table))
+    assert (total.expected, total.found, total.missing, total.surplus) == (133, 133, 0, 0)

@@ -97,6 +97,33 @@ def test_values_of_10_mb(bootstrap, topics, load, tmp_path):
     assert [len(one["value"]) for one in letters(tmp_path)] == [10_000_000]
 
 
+@pytest.mark.parametrize("damage", ["truncated", "missing"])
+def test_a_reload_replaces_a_damaged_file(spark, bootstrap, topics, load, tmp_path, damage):
+    topic = topics.create("damaged", 2)
+    for partition in range(2):
+        topics.send(topic, [json.dumps({"text": str(n)}) for n in range(5)], partition)
+    assert load(topic) == 10
+    topics.send(topic, ['{"text": "later"}'])
+    assert load(topic) == 11
+    path = min((tmp_path / "views").rglob("part-*.parquet"), key=lambda one: one.stat().st_mtime)
+    if damage == "truncated":
+        path.write_bytes(path.read_bytes()[:100])
+    else:
+        path.unlink()
+    source = {"kafka.bootstrap.servers": bootstrap, "value.format": "json"}
+    source["value.schema"] = "text STRING"
+    loader = Load(spark, LoadSettings((topic,), tmp_path / "views", source))
+    try:
+        with pytest.raises(ClientError, match=f"{path.name} cannot be read: "):
+            loader.again(lambda done: None, offset=1)  # the file has other rows too
+        loader.again(lambda done: None, offset=0)
+    finally:
+        loader.close()
+    found = DeltaTable(str(tmp_path / "views")).to_pyarrow_table()
+    places = {(row["_partition"], row["_offset"]) for row in found.to_pylist()}
+    assert len(places) == found.num_rows == 11
+
+
 def test_a_full_disk(topics, load, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()

@@ -1,8 +1,9 @@
 """The warehouse load under ``kill -9`` of driver, executors, Python workers and the broker.
 
 The load runs as a user runs it, on a standalone cluster, while records arrive. All rounds load a
-million records. Some rounds also clean the log of the table up, or delete the topic and create it
-again. At the end SQL counts the rows: each record is there once.
+million records, one in a hundred of them broken. Some rounds also clean the log of the table up, or
+delete the topic and create it again. At the end SQL counts: each record is a row or a dead letter,
+once.
 """
 
 import random
@@ -14,6 +15,7 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace.pipeline.warehouse.offsets import txn_id
+from headrace.pipeline.warehouse.tasks import DEAD_LETTERS
 from headrace.testing import Broker
 from tests.spark.kit import Topics
 from tests.spark.processes import Run
@@ -29,6 +31,7 @@ VICTIMS = ("driver", "broker", "executor", "python")
 PARTITIONS = 3
 PATIENCE_S = 300
 RECORDS = 51_000  # a round; twenty make a million
+BROKEN_EVERY = 100
 
 
 class Loading:
@@ -79,6 +82,7 @@ class Sent:
     def __init__(self, topics):
         self._topics = topics
         self.total = 0
+        self.broken = 0
         self.create()
 
     def create(self):
@@ -91,13 +95,21 @@ class Sent:
         for partition in range(PARTITIONS):
             part = count // PARTITIONS
             first = self.ends[partition]
-            self._topics.send("orders", range(first, first + part), partition)
+            offsets = range(first, first + part)
+            values = [b"\xff%d" % n if _is_broken(n) else n for n in offsets]
+            self._topics.send("orders", values, partition)
             self.ends[partition] += part
             self.total += part
+            self.broken += sum(map(_is_broken, offsets))
 
     def create_again(self):
         self._topics.delete("orders")
         self.create()
+
+
+def _is_broken(offset):
+    """Whether the value of this record is no UTF-8."""
+    return offset % BROKEN_EVERY == BROKEN_EVERY - 1
 
 
 def _names(*names):
@@ -133,11 +145,12 @@ def test_every_record_is_loaded_once_despite_kills(standalone, torture_rounds, t
             _load_all(loading, sent)
         finally:
             loading.stop()
-    rows = _count_each_once(table)
-    assert rows == sent.total
+    rows, letters, repeated = _count_each_once(table)
+    assert letters == sent.broken > 0
+    assert rows + letters == sent.total
     print(
-        f"killed {', '.join(victims)}; {loading.starts} starts; "
-        f"{sent.total:,} records, each loaded once"
+        f"killed {', '.join(victims)}; {loading.starts} starts; {sent.total:,} records: {rows:,} "
+        f"rows and {letters:,} dead letters, each once ({repeated:,} letters written again)"
     )
 
 
@@ -173,10 +186,33 @@ def _clean_up_log(table):
 
 
 def _count_each_once(table):
-    orders = DeltaTable(str(table)).to_pyarrow_dataset()  # noqa: F841 - DuckDB finds it by name
-    rows, distinct, wrong = duckdb.sql(
-        "select count(*), count(distinct (_topic_id, _partition, _offset)), "
-        "count(*) filter (where value::bigint != _offset) from orders"
-    ).fetchall()[0]
-    assert (distinct, wrong) == (rows, 0)
-    return rows
+    """Rows, dead letters, and how many letters were written again by a batch that ran again."""
+    orders = DeltaTable(str(table)).to_pyarrow_dataset()
+    letters = DeltaTable(str(table / DEAD_LETTERS)).to_pyarrow_dataset()
+    place = "_topic_id, _partition, _offset"
+    with duckdb.connect() as database:
+        database.register("orders", orders)
+        database.register("letters", letters)
+
+        def one(query):
+            return database.sql(query).fetchall()[0]
+
+        rows, distinct, wrong = one(
+            f"select count(*), count(distinct ({place})), "
+            f"count(*) filter (where value::bigint != _offset) from orders"
+        )
+        assert (distinct, wrong) == (rows, 0)
+        written, bad, wrong = one(
+            f"select count(*), count(distinct ({place}, stage)), count(*) filter (where "
+            f"stage != 'decode' or _offset % {BROKEN_EVERY} != {BROKEN_EVERY - 1}) from letters"
+        )
+        assert wrong == 0
+        # No record is in both, and of each topic ID every offset up to the last is in one.
+        places = f"select {place} from orders union all select distinct {place} from letters"
+        total, distinct, in_range = one(
+            f"with places as ({places}) select count(*), count(distinct ({place})), "
+            "(select sum(last + 1) from (select max(_offset) as last from places "
+            "group by _topic_id, _partition)) from places"
+        )
+        assert total == distinct == in_range == rows + bad
+    return rows, bad, written - bad

@@ -28,11 +28,18 @@ TOPICS = {
 
 
 @pytest.fixture(scope="module")
-def baseline(tmp_path_factory):
+def baseline(is_torture, tmp_path_factory):
     try:
         return build_version(baseline_commit(), tmp_path_factory.mktemp("baseline"))
     except CommitMissing as missing:
-        pytest.skip(str(missing))
+        not_tested(missing, is_torture)
+
+
+def not_tested(missing, is_torture):
+    """make torture is the proof: it must not pass without it. make test may."""
+    if is_torture:
+        pytest.fail(f"upgrades were not tested: {missing}", pytrace=False)
+    pytest.skip(str(missing))
 
 
 def create_topics(cluster, partitions):
@@ -97,6 +104,14 @@ def test_transactions_are_exactly_once_while_brokers_change_their_version(
     with RolledCluster(tmp_path, [baseline] * BROKERS) as cluster:
         create_topics(cluster, exactly_once.TOPICS)
         exactly_once.exactly_once(cluster, tmp_path, torture_rounds, roll)
+
+
+def test_without_the_commit_make_torture_fails_and_make_test_skips():
+    missing = CommitMissing("this clone does not have the commit")
+    with pytest.raises(pytest.skip.Exception, match="does not have the commit"):
+        not_tested(missing, is_torture=False)
+    with pytest.raises(pytest.fail.Exception, match="upgrades were not tested: this clone"):
+        not_tested(missing, is_torture=True)
 
 
 def test_a_clone_without_the_commit_says_so_and_fetches_nothing(tmp_path, monkeypatch):

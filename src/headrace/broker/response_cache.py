@@ -1,9 +1,9 @@
 """Cached responses: equal requests get equal responses until the cluster changes.
 
-Clients send ApiVersions on every connect and Metadata every few minutes, tools describe topics,
-mostly with the same body. The cache keeps the encoded response; only the correlation id differs. The listener is part
-of the key, because each listener advertises its own addresses. With an authorizer, responses
-would depend on the principal, and this cache must not be used.
+Clients send ApiVersions on every connect and Metadata every few minutes, and tools describe topics,
+mostly with the same body. The cache keeps the encoded response; only the correlation id differs.
+The listener is part of the key, because each listener advertises its own addresses. With an
+authorizer, responses would depend on the principal, and this cache must not be used.
 """
 
 from headrace.broker.context import Context

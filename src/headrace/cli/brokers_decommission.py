@@ -25,12 +25,13 @@ from headrace.cli.reassignment_plan import (
 )
 from headrace.cli.reassignment_requests import Snapshot, names, snapshot
 from headrace.cli.reassignment_tables import as_document, parse_rate, show_moves
-from headrace.cli.stop import run as stop_broker
+from headrace.cli.reassignment_throttles import throttled
+from headrace.cli.stop import STOP_TIMEOUT_S, broker_process, end_process
 from headrace.client.cluster import Cluster
 
 # Topics that are created meanwhile may get replicas on the broker: these are moved in another
 # round.
-_ROUNDS_MAX = 5
+ROUNDS_MAX = 5
 
 
 def decommission(
@@ -80,6 +81,8 @@ def decommission(
         now = snapshot(cluster)
         if broker_id not in {*now.view.brokers, *now.view.missing_brokers}:
             raise no_such_broker(str(broker_id), map(str, now.view.brokers))
+        if server_file is not None:
+            _check_file(broker_id, server_file, is_live=broker_id in now.view.brokers)
         if dry_run:
             targets, _ = _targets(now, broker_id, force)
             show_moves(reassignment_run.planned(cluster, now, targets), format)
@@ -107,18 +110,41 @@ def _move_away(
 ) -> tuple[list[Move], list[Partition]]:
     """Move everything, until nothing is left but what cannot move."""
     moved: list[Move] = []
-    left: list[Partition] = []
-    for _ in range(_ROUNDS_MAX):
+    for _ in range(ROUNDS_MAX):
         now = snapshot(cluster)
         targets, left = _targets(now, broker_id, force)
         todo = reassignment_run.planned(cluster, now, targets)
+        _run(cluster, now, todo, rate, broker_id)
         if not todo:
-            break
-        reassignment_run.run_moves(
-            cluster, now, todo, rate, waits=True, how_to_cancel="headrace reassign cancel --all"
-        )
+            return moved, left
         moved += todo
+    targets, left = _targets(snapshot(cluster), broker_id, force)
+    if targets:
+        raise output.CommandFailed(
+            f"broker {broker_id} got new replicas while the command ran: {names(targets)}. "
+            f"{values.counted(len(moved), 'partition')} moved away; the broker is not stopped. "
+            "Run the same command again"
+        )
     return moved, left
+
+
+def _run(
+    cluster: Cluster, now: Snapshot, todo: list[Move], rate: int | None, broker_id: int
+) -> None:
+    # A run that was killed may have moved topics, and left their throttles.
+    topics = {one.topic for one in now.view.partitions}
+    left_throttled = [
+        topic for topic, brokers in throttled(cluster, topics).items() if broker_id in brokers
+    ]
+    reassignment_run.run_moves(
+        cluster,
+        now,
+        todo,
+        rate,
+        topics=left_throttled,
+        waits=True,
+        how_to_cancel="headrace reassign cancel --all",
+    )
 
 
 def _report(
@@ -164,7 +190,9 @@ def _targets(now: Snapshot, broker_id: int, force: bool) -> tuple[Assignment, li
             + ("" if force else ", or use --force to accept fewer replicas")
         ) from None
     _check_min_isr(now, targets, force)
-    return targets | begun, stuck
+    targets |= begun
+    reassignment_run.check_in_progress(now, targets)
+    return targets, stuck
 
 
 def _stuck(now: Snapshot, broker_id: int) -> list[Partition]:
@@ -199,16 +227,33 @@ def _how_to_stop(broker_id: int, address: str | None) -> str:
     )
 
 
+def _check_file(broker_id: int, server_file: str, *, is_live: bool) -> None:
+    """Refuse the file of another broker or another machine before anything moves."""
+    process, found = broker_process(server_file)
+    if process is not None:
+        process.close()
+    if found != broker_id:
+        whose = "has no broker ID yet" if found is None else f"is the file of broker {found}"
+        raise values.wrong(f"--stop {server_file} {whose}, not of broker {broker_id}")
+    if process is None and is_live:
+        raise output.CommandFailed(
+            f"--stop {server_file}: no running broker found on this machine. Run the command on "
+            f"the machine of broker {broker_id}, or leave out --stop; nothing was moved"
+        )
+
+
 def _stop(broker_id: int, server_file: str | None, address: str | None) -> None:
     if server_file is None:
         return
+    process, _ = broker_process(server_file)
+    if process is None:
+        output.note(f"Broker {broker_id} does not run on this machine any more")
+        return
     try:
-        is_stopped = stop_broker([server_file]) == output.DONE
-        reason = "it did not end in time"
+        end_process(process, STOP_TIMEOUT_S)
     except output.CommandFailed as failure:
-        is_stopped, reason = False, str(failure)
-    if not is_stopped:
         raise output.CommandFailed(
-            f"broker {broker_id} has no replicas any more, but it was not stopped: {reason}. "
+            f"broker {broker_id} has no replicas any more, but it was not stopped: {failure}. "
             f"{_how_to_stop(broker_id, address)}"
-        )
+        ) from None
+    output.note(f"Stopped process {process.process}")

@@ -43,7 +43,7 @@ class Connection:
         self, bootstrap: str, settings: Sequence[str] | None = None, file: Path | None = None
     ) -> None:
         self.bootstrap = bootstrap
-        self.settings = dict(_from_file(file)) if file is not None else {}
+        self.settings = dict(properties_of(file)) if file is not None else {}
         self.settings.update(values.pairs(settings or (), "-X"))
         # Only the last error: librdkafka repeats it with every attempt.
         self._last_error: KafkaError | None = None
@@ -229,7 +229,7 @@ def code_name(error_code: int) -> str:
         return f"error {error_code}"
 
 
-def _from_file(path: Path) -> dict[str, str]:
+def properties_of(path: Path) -> dict[str, str]:
     from headrace.model.config import parse_properties
 
     try:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import typer
@@ -15,7 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exports are
 )
 
 from headrace.cli import broker_requests, output, values
-from headrace.cli.client import ANSWER_TIMEOUT_S, Connection, no_such_broker
+from headrace.cli.client import ANSWER_TIMEOUT_S, Connection, no_such_broker, properties_of
 from headrace.cli.log_lines import KAFKA_LEVEL_NAMES
 from headrace.cli.options import (
     DEFAULT_BOOTSTRAP,
@@ -137,6 +138,7 @@ def get(
     no_args_is_help=True,
     epilog=examples(
         "headrace configs set topic orders retention.ms=86400000 cleanup.policy=compact",
+        "headrace configs set topic orders --file settings.properties",
         "headrace configs set broker default log.retention.ms=3600000",
         "headrace configs set broker-logger 1 headrace.compaction=DEBUG",
     ),
@@ -144,7 +146,13 @@ def get(
 def set_values(
     kind: Of,
     name: Name,
-    assignments: Annotated[list[str], typer.Argument(metavar="KEY=VALUE", hidden=True)],
+    assignments: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", hidden=True)
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--file", metavar="FILE", help="Properties file with settings to change."),
+    ] = None,
     unset: Annotated[
         list[str] | None,
         typer.Option("--unset", metavar="KEY", help="Remove this setting in the same request."),
@@ -155,8 +163,12 @@ def set_values(
     format: OutputFormat = Format.TABLE,
 ) -> None:
     """Change settings. Settings that are not named keep their values."""
+    wanted = {} if file is None else properties_of(file)
+    wanted |= values.pairs(assignments or (), "setting")
+    if not wanted and not unset:
+        raise values.wrong("name a setting: KEY=VALUE, or --file FILE")
     changes: list[tuple[str, str | None]] = []
-    for key, value in values.pairs(assignments, "setting").items():
+    for key, value in wanted.items():
         is_level = kind is Kind.BROKER_LOGGER
         changes.append((key, KAFKA_LEVEL_NAMES.get(value, value) if is_level else value))
     changes.extend((key, None) for key in unset or ())

@@ -3,10 +3,10 @@
 import contextlib
 import signal
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,18 +14,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.cli import output
+from headrace.cli.demo_live import LiveView, number
 from headrace.cli.pipeline_options import require_spark, require_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from headrace.pipeline.runner.streams import Progress
     from headrace.pipeline.warehouse.load import Progress as Loaded
 
 JOBS = ("activity", "feed", "ranking", "security", "operations")
 _EVENTS = 500_000
 _LIVE_RATE = 500
-_SHOWN_EVERY_S = 10.0
+_LIVE_COMMIT_AGE_S = 10.0
+# Of estimates of unique visitors: the standard error of the job's sketches.
+_VISITORS_ERROR = "(± 1.6 %)"
 
 # What a person wants to see of the day: a title, a table of the jobs, and a query on it.
 _RESULTS = (
@@ -234,11 +236,14 @@ class _Run:
             frame = make_frame(
                 self._spark, query, views, SqlSettings(self._warehouse, self._source)
             )
-            rows = [[str(value) for value in row] for row in frame.collect()]
-            _lines([frame.columns, *rows])
+            rows = [
+                [_text(*cell) for cell in zip(frame.columns, row, strict=True)]
+                for row in frame.collect()
+            ]
+            _lines([frame.columns, *rows] if rows else [["none"]])
         output.heading("\n   The lag of each query, by its consumer group")
         found = [one for job in JOBS for one in read_status(job, self._settings()).queries]
-        _lines([["group", "lag"], *([one.group, _number(one.lag)] for one in found)])
+        _lines([["group", "lag"], *([one.group, number(one.lag)] for one in found)])
 
     def _audit(self) -> None:
         from headrace.client.cluster import ClientSettings
@@ -248,7 +253,7 @@ class _Run:
 
         output.heading("\n5. The audit: what each tier should hold, and what it holds")
         with contextlib.closing(Cluster(ClientSettings(self._bootstrap))) as cluster:
-            found = audit(cluster, self._warehouse)
+            found = audit(cluster, self._warehouse).balances
         keep(found, self._warehouse, time.time_ns() // 1_000_000)
         sums: dict[str, list[int]] = {}
         for total in totals(found):
@@ -261,48 +266,51 @@ class _Run:
     def _report(self, day: date) -> None:
         from headrace.cli.report import daily
 
-        output.heading("\n6. The report of the day")
+        output.heading("\n6. The report of the day, with exact visitors from the raw events")
         daily(str(day), self._warehouse, self._directory / f"daily-{day}.html")
 
     # --- live ------------------------------------------------------------------------------
 
     def go_on_live(self) -> None:
-        """Events at a steady rate through all jobs, until Ctrl-C."""
+        """Events at a steady rate through the load and all jobs, until Ctrl-C."""
         from headrace.cli.pipeline_runs import stopped_by_interrupt
+        from headrace.client.cluster import ClientSettings
         from headrace.pipeline.generate.sending import generate_live
+        from headrace.pipeline.raw import keep_events_loaded
         from headrace.pipeline.runner.run import run
+        from headrace.spark.cluster import Cluster
 
         output.heading(f"\n7. Live: {_LIVE_RATE} events per second, until Ctrl-C")
         output.line(f"   headrace sql 'select * from alerts' --live -b {self._bootstrap}")
-        shown_at: dict[str, float] = {}
-        with stopped_by_interrupt() as stop:
-            sending = threading.Thread(
-                target=generate_live, args=(self._bootstrap, _LIVE_RATE, stop)
-            )
-            sending.start()
+        with (
+            contextlib.closing(Cluster(ClientSettings(self._bootstrap))) as cluster,
+            stopped_by_interrupt() as stop,
+            ThreadPoolExecutor(2) as pool,
+        ):
+            view = LiveView(cluster, self._warehouse)
+            given = self._spark, self._source, self._warehouse, _LIVE_COMMIT_AGE_S, view.loaded
+            beside: list[Future[Any]] = [
+                pool.submit(generate_live, self._bootstrap, _LIVE_RATE, stop, progress=view.sent),
+                pool.submit(keep_events_loaded, *given, stop),
+            ]
             try:
                 for batch in run(JOBS, self._spark, self._settings(), stop):
-                    now = time.monotonic()
-                    if now - shown_at.get(batch.pipeline, 0.0) >= _SHOWN_EVERY_S:
-                        shown_at[batch.pipeline] = now
-                        output.line(f"   {_line(batch)}")
+                    view.ran(batch)
+                    for task in beside:
+                        if task.done():
+                            task.result()
             finally:
                 stop.set()
-                sending.join()
+            for task in beside:
+                task.result()
+
+
+def _text(column: str, value: Any) -> str:
+    if column == "visitors":
+        return f"≈ {value:,} {_VISITORS_ERROR}"
+    return f"{value:,}" if column == "views" else str(value)
 
 
 def _lines(rows: list[list[str]]) -> None:
     for line in output.aligned(rows):
         output.line(f"   {line}")
-
-
-def _number(value: int | None) -> str:
-    return "unknown" if value is None else f"{value:,}"
-
-
-def _line(batch: "Progress") -> str:
-    return (
-        f"{batch.pipeline:<11} {batch.rows:>6,} events in {batch.seconds:.1f} s, "
-        f"lag {_number(batch.lag)}, "
-        f"{sum(batch.written.values()):,} rows"
-    )

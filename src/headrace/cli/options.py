@@ -66,6 +66,14 @@ OptionalPlaces = Annotated[
         help="Topics or partitions: orders, orders:0, orders:0,2-4. All topics if none is given.",
     ),
 ]
+Matching = Annotated[
+    str | None,
+    typer.Option(
+        "--matching",
+        metavar="REGEX",
+        help="Topics whose whole name matches this regular expression, instead of TOPIC.",
+    ),
+]
 IncludeInternal = Annotated[
     bool,
     typer.Option("--internal", help="Include internal topics when no topic is given."),

@@ -1,6 +1,7 @@
 """The partitions that arguments name: ``orders``, ``orders:0``, ``orders:0,2-4``, or all."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from headrace.cli import values
@@ -50,6 +51,29 @@ def find(
 def shown(topics: Iterable[str], internal: bool) -> list[str]:
     """The topics that a command shows when none is named; internal ones only on request."""
     return sorted(name for name in topics if internal or not is_internal(name))
+
+
+def matching(topics: Iterable[str], pattern: str) -> list[str]:
+    """The topics whose whole name matches the regular expression. There may be none."""
+    try:
+        compiled = re.compile(pattern)
+    except re.error as failure:
+        raise values.wrong(f"--matching {pattern!r}: {failure}") from None
+    return sorted(name for name in topics if compiled.fullmatch(name))
+
+
+def chosen(names: Sequence[str] | None, pattern: str | None, topics: Iterable[str]) -> list[str]:
+    """The topics that a command names, or those among ``topics`` that ``--matching`` does."""
+    if pattern is None:
+        return list(names or ())
+    if names:
+        raise values.wrong("give topics or --matching, not both")
+    found = matching(topics, pattern)
+    if not found:
+        raise CommandFailed(
+            f"no topic matches {pattern!r}; 'headrace topics list' lists the topics"
+        )
+    return found
 
 
 def check_topics(

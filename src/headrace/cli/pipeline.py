@@ -25,7 +25,7 @@ app.command(
     no_args_is_help=True,
     epilog=examples(
         "headrace pipeline load orders --table warehouse/orders",
-        "headrace pipeline load views --table warehouse/views --every 60s \\",
+        "headrace pipeline load views --table warehouse/views --continuous \\",
         "    --value json --schema 'user BIGINT, page STRING, at BIGINT' --event-time at",
     ),
 )(load)
@@ -69,6 +69,7 @@ app.command(
         "headrace pipeline run views.py",
         "headrace pipeline run views.py --once --warehouse /data/warehouse",
         "headrace pipeline run views.py --from 2h",
+        "headrace pipeline run views.py --warehouse s3://warehouse/site --state /data/site",
     ),
 )(pipeline_runs.run)
 app.command(no_args_is_help=True, epilog=examples("headrace pipeline test views.py"))(

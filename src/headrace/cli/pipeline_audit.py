@@ -18,9 +18,10 @@ from headrace.cli.options import (
 from headrace.cli.pipeline_options import require_tables, source_options
 
 if TYPE_CHECKING:
-    from headrace.pipeline.quality.balance import Balance
+    from headrace.pipeline.quality.audit import Findings
 
 _MINUTES_SHOWN = 20
+_UNREADABLE_SHOWN = 5
 
 
 def audit(
@@ -41,8 +42,8 @@ def audit(
 ) -> None:
     """Compare what every tier counted, per topic and minute.
 
-    The tiers are producers, brokers, raw tables, and what the queries of pipelines read. The exit
-    status is 1 if any record is missing or duplicated.
+    The tiers are producers, brokers, loaded tables, and what the queries of pipelines read. The
+    exit status is 1 if any record is missing or duplicated.
     """
     require_tables()
 
@@ -61,39 +62,45 @@ def audit(
             found = compare(cluster, warehouse, topics or ())
         finally:
             cluster.close()
-        keep(found, warehouse, time.time_ns() // 1_000_000)
+        keep(found.balances, warehouse, time.time_ns() // 1_000_000)
     except BadOption as wrong:
         raise values.wrong(str(wrong)) from None
     except ClientError as failure:
         raise output.CommandFailed(str(failure)) from None
     _show(found, format)
-    if not all(one.is_even for one in found):
+    if not all(one.is_even for one in found.balances):
         output.leave(1)
 
 
-def _show(found: "list[Balance]", format: Format) -> None:
+def _show(found: "Findings", format: Format) -> None:
     from headrace.pipeline.quality.balance import totals
 
-    uneven = [one for one in found if not one.is_even]
+    uneven = [one for one in found.balances if not one.is_even]
     if format is Format.JSON:
         output.document(
             {
-                "totals": [one._asdict() for one in totals(found)],
+                "totals": [one._asdict() for one in totals(found.balances)],
                 "minutes": [
                     one._asdict() | {"missing": one.missing, "surplus": one.surplus}
                     for one in uneven
                 ],
+                "lost": [one._asdict() for one in found.lost],
+                "unreadable": [one._asdict() for one in found.unreadable],
             }
         )
         return
-    if not found:
+    _show_unreadable(found)
+    if not found.balances:
         output.note(
-            "No topic is counted by producers, no table is below the directory raw, and no "
-            "pipeline has run in this warehouse."
+            "No topic is counted by producers or loads, no table is below the directory raw, and "
+            "no pipeline has run in this warehouse."
         )
         return
     headings = ["TIER", "NAME", "TOPIC", "MINUTES", "EXPECTED", "FOUND", "MISSING", "SURPLUS"]
-    output.table(headings, [list(one) for one in totals(found)])
+    output.table(headings, [list(one) for one in totals(found.balances)])
+    if found.lost:
+        output.heading("Deleted from the log before they were loaded, and accepted")
+        output.table(["TABLE", "TOPIC", "PARTITION", "FIRST OFFSET", "OFFSET END"], found.lost)
     if not uneven:
         output.line("The books balance.")
         return
@@ -116,3 +123,19 @@ def _show(found: "list[Balance]", format: Format) -> None:
     )
     if len(uneven) > _MINUTES_SHOWN:
         output.line(f"... and {len(uneven) - _MINUTES_SHOWN} more; --format json shows all")
+
+
+def _show_unreadable(found: "Findings") -> None:
+    from headrace.model.audit import AUDIT_TOPIC
+
+    for one in found.unreadable[:_UNREADABLE_SHOWN]:
+        output.note(
+            f"Ignoring the record at offset {one.offset} of {AUDIT_TOPIC}-{one.partition}: "
+            f"{one.reason}"
+        )
+    if found.unreadable:
+        output.note(
+            f"{values.counted(len(found.unreadable), 'record')} of {AUDIT_TOPIC} cannot be read as "
+            "counts. Correct the program that writes them; a record with the same key and no "
+            "value removes one"
+        )

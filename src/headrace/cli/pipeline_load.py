@@ -45,8 +45,13 @@ Once = Annotated[
 Every = Annotated[
     str | None,
     typer.Option(
-        "--every", metavar="TIME", help="Keep loading, and commit at least this often: 60s, 5m."
+        "--every",
+        metavar="TIME",
+        help="Keep loading, and commit at least this often while records arrive: 10s, 5m.",
     ),
+]
+Continuous = Annotated[
+    bool, typer.Option("--continuous", help="Keep loading, and commit at least every 60s.")
 ]
 Value = Annotated[
     str,
@@ -140,6 +145,7 @@ def load(
     topics: Topics,
     table: TableOption,
     once: Once = False,
+    continuous: Continuous = False,
     every: Every = None,
     value: Value = "raw",
     schema: ValueSchema = None,
@@ -163,12 +169,13 @@ def load(
     format: OutputFormat = Format.TABLE,
 ) -> None:
     """Load topics into a Delta table, each record exactly once."""
-    if (once or reload_from is not None) and every is not None:
-        raise values.wrong("give --every or --once, not both, and --reload-from without --every")
+    forever = continuous or every is not None
+    if forever and (once or reload_from is not None):
+        raise values.wrong("give --once or --reload-from without --continuous and --every")
     since = _reload_start(reload_from)
     source = source_options(bootstrap, settings, client_file, more)
     source |= _value_options(value, schema)
-    age_ms = _milliseconds(every, "--every") if every is not None else 0
+    age_ms = _milliseconds(every, "--every") if every is not None else None
     past_ms = None if event_past == _NO_LIMIT else _milliseconds(event_past, "--event-past")
     future_ms = _milliseconds(event_future, "--event-future")
     batch_bytes = max(1, values.size(batch_size))
@@ -181,6 +188,9 @@ def load(
     from headrace.pipeline.warehouse.rows import EventTime
     from headrace.pipeline.warehouse.settings import LoadSettings
 
+    limits = Limits(batch_bytes=batch_bytes)
+    if age_ms is not None:
+        limits = limits._replace(batch_age_s=age_ms / 1000)
     checked = LoadSettings(
         tuple(dict.fromkeys(topics)),
         location,
@@ -188,13 +198,13 @@ def load(
         metadata,
         tuple(name.strip() for name in partition_by.split(",") if name.strip()),
         EventTime(event_time, past_ms, future_ms),
-        Limits(batch_bytes=batch_bytes, batch_age_s=age_ms / 1000),
+        limits,
         accept_loss,
         share,
     )
     report = _report_json if format is Format.JSON else report_progress
     session = _Session(master, spark_config(master, archives, conf))
-    _run(checked, session, report, forever=every is not None, since=since)
+    _run(checked, session, report, forever=forever, since=since)
 
 
 class _Session(NamedTuple):
@@ -259,7 +269,8 @@ def report_progress(done: "Progress") -> None:
     from headrace.pipeline.warehouse.offsets import Decision
 
     if done.decision is Decision.REPEATED:
-        output.line(f"dropped {done.row_count:,} rows that another load committed")
+        count = values.counted(done.row_count, "row")
+        output.line(f"dropped {count}: the table already has the offsets of this batch")
         return
     letters = (
         f" and {values.counted(done.letter_count, 'dead letter')}" if done.letter_count else ""

@@ -63,6 +63,13 @@ Throttle = Annotated[
         help="Bytes per second that each broker copies for the moves: 500k, 50M.",
     ),
 ]
+Additional = Annotated[
+    bool,
+    typer.Option(
+        "--additional",
+        help="Allow other moves in progress, and replace those of the same partitions.",
+    ),
+]
 KeepThrottles = Annotated[
     bool, typer.Option("--preserve-throttles", help="Do not remove the throttles at the end.")
 ]
@@ -161,6 +168,7 @@ def plan(
             "change, 'execute' refuses the file.",
         ),
     ] = None,
+    additional: Additional = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
     client_file: ClientFile = None,
@@ -171,6 +179,7 @@ def plan(
     The exit status is 1 if the plan would be refused.
     """
     with _opened(file, bootstrap, settings, client_file) as (cluster, now, targets):
+        reassignment_run.check_in_progress(now, targets, additional=additional)
         todo = reassignment_run.planned(cluster, now, targets)
     if out is not None:
         try:
@@ -190,13 +199,7 @@ def plan(
 def execute(
     file: MovesFile,
     throttle: Throttle = None,
-    additional: Annotated[
-        bool,
-        typer.Option(
-            "--additional",
-            help="Start beside other moves in progress, and replace those of the same partitions.",
-        ),
-    ] = False,
+    additional: Additional = False,
     keeps_factor: Annotated[
         bool,
         typer.Option(
@@ -233,6 +236,7 @@ def execute(
             now,
             todo,
             rate,
+            topics={topic for topic, _ in targets},
             waits=waits,
             how_to_cancel=f"headrace reassign cancel --file {file}",
             may_change_factor=not keeps_factor,
@@ -325,7 +329,7 @@ def cancel(
         chosen = sorted(one for one in moving if named is None or one in named)
         refused = alter_reassignments(cluster, dict.fromkeys(chosen)) if chosen else {}
         if not keep_throttles:
-            topics = {topic for topic, _ in (named or chosen)}
+            topics = None if named is None else {topic for topic, _ in named}
             involved = {b for one in chosen for b in (*moving[one].origin, *moving[one].target)}
             reassignment_run.end_throttles(cluster, topics, involved)
     rows = [

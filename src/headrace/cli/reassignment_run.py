@@ -5,7 +5,7 @@ run again, waits for the same moves.
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from headrace.cli import output, values
 from headrace.cli.reassignment_plan import Assignment, Move, Partition, moves, name_of
@@ -18,16 +18,23 @@ from headrace.cli.reassignment_requests import (
     replica_sizes,
     snapshot,
 )
-from headrace.cli.reassignment_throttles import remove_throttles, set_rate, throttle
+from headrace.cli.reassignment_throttles import (
+    Changes,
+    remove_throttles,
+    restore,
+    throttle,
+    throttled,
+)
 from headrace.client.cluster import Cluster
-from headrace.client.errors import ClientError
+from headrace.client.errors import ClientError, Disconnected
 
-_POLL_S = 0.5
+POLL_S = 0.5
 _FIRST_POLL_S = 0.05
 _SIZES_INTERVAL_S = 2.0
 _BAR_WIDTH = 30
 _STALLED_AFTER_S = 30.0
-_METADATA_AGE_S_MAX = 10.0
+METADATA_AGE_S_MAX = 10.0
+CONTROLLER_AWAY_S_MAX = 60.0
 
 
 def check_targets(cluster_now: Snapshot, targets: Assignment, planned_for: Assignment) -> None:
@@ -61,22 +68,32 @@ def check_targets(cluster_now: Snapshot, targets: Assignment, planned_for: Assig
             )
 
 
-def check_in_progress(cluster_now: Snapshot, targets: Assignment, *, additional: bool) -> None:
-    """Refuse to replace or to join other moves, unless the user says so."""
+def check_in_progress(
+    cluster_now: Snapshot, targets: Assignment, *, additional: bool | None = None
+) -> None:
+    """Refuse to replace or to join other moves, unless the user allows it with ``additional``.
+
+    None stands for a command without that option.
+    """
     if additional:
         return
     for partition, moving in sorted(cluster_now.reassigning.items()):
         if partition in targets and moving.target != targets[partition]:
+            way_out = "" if additional is None else ", or replace it with --additional"
             raise output.CommandFailed(
                 f"{name_of(partition)} is being reassigned to {_listed(moving.target)}. Wait for "
-                "it ('headrace reassign list'), cancel it ('headrace reassign cancel'), or "
-                "replace it with --additional"
+                "it ('headrace reassign list') or cancel it ('headrace reassign cancel')" + way_out
             )
     others = [partition for partition in cluster_now.reassigning if partition not in targets]
     if others:
+        way_out = (
+            " or cancel it ('headrace reassign cancel')"
+            if additional is None
+            else ", or use --additional to begin this one beside it"
+        )
         raise output.CommandFailed(
             f"another reassignment is in progress: {names(others)}. Wait for it ('headrace "
-            "reassign list'), or use --additional to begin this one beside it"
+            "reassign list')" + way_out
         )
 
 
@@ -109,26 +126,63 @@ def begin(
     *,
     may_change_factor: bool = True,
 ) -> None:
-    """Throttle the moves and begin them. If one is refused, none of them stays begun."""
-    if rate is not None:
-        throttle(cluster, todo, rate, now.view.brokers)
-    refused = alter_reassignments(
-        cluster,
-        {(move.topic, move.partition): move.target for move in todo},
-        may_change_factor=may_change_factor,
-    )
+    """Throttle the moves, and begin those that are not. If one is refused, none stays begun."""
+    earlier_throttles = {} if rate is None else throttle(cluster, todo, rate, now.view.brokers)
+    fresh = [move for move in todo if not _is_begun(now, move)]
+    if not fresh:
+        return
+    try:
+        refused = alter_reassignments(
+            cluster,
+            {(move.topic, move.partition): move.target for move in fresh},
+            may_change_factor=may_change_factor,
+        )
+    except output.CommandFailed:
+        _undo_throttles(cluster, todo, rate, earlier_throttles)
+        raise
     if not refused:
         return
-    begun = [m for m in todo if (m.topic, m.partition) not in refused]
-    if begun:
-        alter_reassignments(cluster, dict.fromkeys(((m.topic, m.partition) for m in begun), None))
-    if rate is not None:
-        _unthrottle(cluster, {move.topic for move in todo}, _brokers_of(todo))
+    begun = {(move.topic, move.partition) for move in fresh} - refused.keys()
+    # A move that this command has replaced goes on.
+    replaced = {one: now.reassigning[one].target for one in begun & now.reassigning.keys()}
+    undone = dict.fromkeys(sorted(begun), None) | replaced
+    not_undone = alter_reassignments(cluster, undone) if undone else {}
+    _undo_throttles(cluster, todo, rate, earlier_throttles)
     for partition, why in refused.items():
         output.error(f"{name_of(partition)}: {why}")
+    for partition, why in not_undone.items():
+        what = "resumed" if partition in replaced else "cancelled"
+        output.error(f"{name_of(partition)}: its move could not be {what}: {why}")
     raise output.CommandFailed(
-        f"{values.counted(len(refused), 'partition')} refused; nothing is reassigned"
+        f"{values.counted(len(refused), 'partition')} refused; "
+        + _what_remains(replaced.keys() - not_undone.keys(), bool(not_undone))
     )
+
+
+def _is_begun(now: Snapshot, move: Move) -> bool:
+    moving = now.reassigning.get((move.topic, move.partition))
+    return moving is not None and moving.target == move.target
+
+
+def _undo_throttles(
+    cluster: Cluster, todo: list[Move], rate: int | None, earlier: Mapping[str, Changes]
+) -> None:
+    if rate is None:
+        return
+    restore(cluster, earlier)
+    if not end_throttles(cluster, earlier.keys(), _brokers_of(todo)):
+        output.note(
+            f"other moves are in progress, so the brokers keep the rate of {rate:,} bytes per "
+            "second until these are over"
+        )
+
+
+def _what_remains(resumed: Collection[Partition], has_failed: bool) -> str:
+    if has_failed:
+        return "'headrace reassign list' shows what is in progress now"
+    if resumed:
+        return f"the earlier moves go on: {names(resumed)}. Nothing else is reassigned"
+    return "nothing is reassigned"
 
 
 def run_moves(
@@ -137,28 +191,32 @@ def run_moves(
     todo: list[Move],
     rate: int | None,
     *,
+    topics: Collection[str],
     waits: bool,
     how_to_cancel: str,
     may_change_factor: bool = True,
 ) -> bool:
-    """Begin the moves that are not begun yet, and wait for all; whether all are completed."""
+    """Begin the moves that are not begun yet, and wait for all; whether all are completed.
+
+    At the end, ``topics`` have no throttles: an earlier run may have completed the moves of some,
+    and was killed before it could remove them.
+    """
+    throttled_topics = {move.topic for move in todo} | set(topics)
     if not todo:
+        if waits and throttled(cluster, throttled_topics):
+            end_throttles(cluster, throttled_topics, ())
         return True
-    begun = {
-        partition
-        for partition, moving in now.reassigning.items()
-        for move in todo
-        if (move.topic, move.partition) == partition and moving.target == move.target
-    }
-    fresh = [move for move in todo if (move.topic, move.partition) not in begun]
-    if begun and rate is not None:
-        set_rate(cluster, now.view.brokers, rate)
-    if fresh:
-        begin(cluster, now, fresh, rate, may_change_factor=may_change_factor)
+    begin(cluster, now, todo, rate, may_change_factor=may_change_factor)
     if not waits:
         return False
     completed = wait(cluster, todo, how_to_cancel=how_to_cancel)
-    end_throttles(cluster, {move.topic for move in todo}, _brokers_of(todo))
+    try:
+        end_throttles(cluster, throttled_topics, _brokers_of(todo))
+    except ClientError as failure:
+        raise output.CommandFailed(
+            f"{failure}. The moves are over, but throttles may be left: run the same command "
+            "again to remove them"
+        ) from None
     if not completed:
         raise output.CommandFailed(
             "not all partitions have their new replicas: the reassignment was cancelled or "
@@ -170,30 +228,48 @@ def run_moves(
 def wait(cluster: Cluster, todo: list[Move], *, how_to_cancel: str) -> bool:
     """Wait until the moves are over; whether all partitions have their new replicas."""
     progress = _Progress(cluster, todo, how_to_cancel)
-    pause_s = _FIRST_POLL_S
+    goes_on = (
+        "The reassignment goes on in the cluster. Run the same command again to wait for it, "
+        f"or cancel it: {how_to_cancel}"
+    )
     try:
-        while True:
-            left = _unfinished(cluster, todo)
-            if not left:
-                break
-            progress.show(left)
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _POLL_S)
+        _wait_until_over(cluster, todo, progress)
+        # A broker may hear of the new replicas a little later than the controller ends the move.
+        give_up_at = time.monotonic() + METADATA_AGE_S_MAX
+        while not _has_targets(snapshot(cluster), todo):
+            if time.monotonic() > give_up_at:
+                return False
+            time.sleep(POLL_S)
     except KeyboardInterrupt:
         output.progress_over()
-        output.note(
-            "The reassignment goes on in the cluster. Run the same command again to wait for it, "
-            f"or cancel it: {how_to_cancel}"
-        )
+        output.note(goes_on)
         raise
-    output.progress_over()
-    # A broker may hear of the new replicas a little later than the controller ends the move.
-    give_up_at = time.monotonic() + _METADATA_AGE_S_MAX
-    while not _has_targets(snapshot(cluster), todo):
-        if time.monotonic() > give_up_at:
-            return False
-        time.sleep(_POLL_S)
+    except ClientError as failure:
+        output.progress_over()
+        raise output.CommandFailed(f"{failure}. {goes_on}") from None
     return True
+
+
+def _wait_until_over(cluster: Cluster, todo: list[Move], progress: "_Progress") -> None:
+    pause_s = _FIRST_POLL_S
+    answered_at = time.monotonic()
+    while True:
+        try:
+            left = _unfinished(cluster, todo)
+        except Disconnected:
+            # A controller that dies has a successor after the timeout of its session.
+            if time.monotonic() - answered_at > CONTROLLER_AWAY_S_MAX:
+                raise
+            progress.say("the controller does not answer; waiting for it or for the next one")
+            time.sleep(POLL_S)
+            continue
+        answered_at = time.monotonic()
+        if not left:
+            break
+        progress.show(left)
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, POLL_S)
+    output.progress_over()
 
 
 def _brokers_of(todo: list[Move]) -> set[int]:
@@ -205,22 +281,21 @@ def _has_targets(now: Snapshot, todo: list[Move]) -> bool:
     return all(assigned.get((move.topic, move.partition)) == move.target for move in todo)
 
 
-def end_throttles(cluster: Cluster, topics: set[str], involved: Iterable[int]) -> bool:
-    """Remove the throttles, unless other moves are in progress, which may need them.
+def end_throttles(
+    cluster: Cluster, topics: Collection[str] | None, involved: Iterable[int]
+) -> bool:
+    """Remove the throttles of topics, or of all, unless moves are in progress: they may need them.
 
     ``involved`` are the brokers of the moves. Some may be down.
     """
-    if list_reassignments(cluster):
-        return False
-    _unthrottle(cluster, topics, involved)
-    return True
-
-
-def _unthrottle(cluster: Cluster, topics: set[str], involved: Iterable[int]) -> None:
     now = snapshot(cluster)
+    if now.reassigning:
+        return False
     existing = {one.topic for one in now.view.partitions}
+    ended = existing if topics is None else existing.intersection(topics)
     absent = sorted({*now.view.missing_brokers, *involved} - now.view.brokers.keys())
-    remove_throttles(cluster, topics & existing, now.view.brokers, absent)
+    remove_throttles(cluster, ended, now.view.brokers, absent)
+    return True
 
 
 def _unfinished(cluster: Cluster, todo: list[Move]) -> list[Move]:
@@ -261,7 +336,7 @@ class _Progress:
         )
         if now - self._advanced_at > _STALLED_AFTER_S:
             waiting = [(move.topic, move.partition) for move in left]
-            self._say(
+            self.say(
                 f"no progress for {_STALLED_AFTER_S:.0f} s: {names(waiting)}. See the logs of the "
                 f"brokers, or cancel: {self._how_to_cancel}"
             )
@@ -275,12 +350,29 @@ class _Progress:
         self._copied = self._copied_of(left, sizes)
         for broker in sorted({broker for move in left for broker in move.target}):
             if broker not in view.brokers:
-                self._say(
+                self.say(
                     f"broker {broker} is not registered; the reassignment waits for it. Start "
                     f"it, or cancel: {self._how_to_cancel}"
                 )
             elif broker in sizes.troubles:
-                self._say(f"broker {broker}: {sizes.troubles[broker]}")
+                self.say(
+                    f"broker {broker}: {sizes.troubles[broker]}. The reassignment waits for it. "
+                    f"Repair it, or cancel: {self._how_to_cancel}"
+                )
+        targets = {(move.topic, move.partition): move.target for move in left}
+        for one in view.partitions:
+            target = targets.get((one.topic, one.partition), [])
+            for broker in one.offline_replicas:
+                if broker in target and broker in view.brokers:
+                    self.say(
+                        f"{one.name} is offline on broker {broker}, whose log says why. Repair it "
+                        f"and restart the broker, or cancel: {self._how_to_cancel}"
+                    )
+            if one.leader is None and target:
+                self.say(
+                    f"{one.name} has no leader, so nothing can be copied. Start an in-sync replica "
+                    f"of it: {_one_of(one.isr)}"
+                )
 
     def _copied_of(self, left: list[Move], sizes: ReplicaSizes) -> int:
         waiting = {(move.topic, move.partition) for move in left}
@@ -294,11 +386,15 @@ class _Progress:
             copied += sum(min(size, move.size) for size in held)
         return copied
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
         if text not in self._said:
             self._said.add(text)
             output.progress_over()
             output.note(text)
+
+
+def _one_of(brokers: list[int]) -> str:
+    return f"broker {' or '.join(map(str, sorted(brokers)))}"
 
 
 def _listed(brokers: list[int]) -> str:

@@ -20,6 +20,7 @@ class Difference(NamedTuple):
     broker: int
     offset: int
     problem: str
+    is_tie: bool = False  # no majority of the replicas holds something else
 
 
 class Compared(NamedTuple):
@@ -49,8 +50,7 @@ def compare_batches(
             break
         differences = _judge({broker: batch or b"" for broker, batch in batches.items()}, leader)
         if differences:
-            found = [Difference(broker, offset, problem) for broker, problem in differences]
-            return Compared(offset, found)
+            return Compared(offset, [one._replace(offset=offset) for one in differences])
         (batch, *_) = batches.values()
         assert batch is not None  # an empty one is a difference
         header = read_header(batch)
@@ -78,24 +78,45 @@ def _batch_at(data: memoryview, position: int) -> bytes | None:
     return bytes(data[position:end]) if end <= len(data) else None
 
 
-def _judge(batches: Mapping[int, bytes], leader: int) -> list[tuple[int, str]]:
+def _judge(batches: Mapping[int, bytes], leader: int) -> list[Difference]:
     """The brokers whose batch is wrong, and why. An intact batch is right, then the majority's."""
-    holders: dict[bytes, list[int]] = {}
+    intact: dict[bytes, list[int]] = {}
+    damaged = []
     for broker, batch in batches.items():
-        holders.setdefault(batch, []).append(broker)
+        if _is_intact(batch):
+            intact.setdefault(batch, []).append(broker)
+        else:
+            damaged.append(Difference(broker, 0, "the batch is damaged: wrong CRC or header"))
+    verdict = _verdict(list(intact.values()), leader)
+    found = [
+        Difference(broker, 0, f"the batch differs from {verdict.others}", verdict.is_tie)
+        for broker in verdict.wrong
+    ]
+    return sorted([*damaged, *found])
 
-    def trust(batch: bytes) -> tuple[bool, int, bool]:
-        return _is_intact(batch), len(holders[batch]), leader in holders[batch]
 
-    right = max(holders, key=trust)
-    others = listed(holders[right])
-    found = []
-    for batch, brokers in holders.items():
-        if not _is_intact(batch):
-            found += [(broker, "the batch is damaged: wrong CRC or header") for broker in brokers]
-        elif batch != right:
-            found += [(broker, f"the batch differs from {others}") for broker in brokers]
-    return sorted(found)
+class _Verdict(NamedTuple):
+    right: list[int]
+    wrong: list[int]
+    is_tie: bool
+    leader: int
+
+    @property
+    def others(self) -> str:
+        if not self.is_tie:
+            return listed(self.right)
+        leads = ", which leads" if self.right == [self.leader] else ""
+        return f"{listed(self.right)}{leads}; there is no majority"
+
+
+def _verdict(camps: Sequence[list[int]], leader: int) -> _Verdict:
+    """Which of the brokers are right; each camp holds the same. In a tie, the leader's camp."""
+    if not camps:
+        return _Verdict([], [], False, leader)
+    right = max(camps, key=lambda camp: (len(camp), leader in camp))
+    wrong = [broker for camp in camps if camp is not right for broker in camp]
+    is_tie = sum(len(camp) == len(right) for camp in camps) > 1
+    return _Verdict(right, wrong, is_tie, leader)
 
 
 def _is_intact(batch: bytes) -> bool:
@@ -188,6 +209,34 @@ def differing_keys(one: LastRecords, other: LastRecords) -> dict[bytes, int]:
         if values and (len(values) < 2 or values[0] != values[1]):
             found[key] = min(last.offset for last in lasts if last is not None)
     return found
+
+
+def judge_keys(lasts: Mapping[bytes, Mapping[int, Last | None]], leader: int) -> list[Difference]:
+    """The brokers with wrong last records: by key, what each broker holds. The majority is right.
+
+    One difference for each broker, at its lowest offset.
+    """
+    verdicts: dict[int, list[tuple[int, _Verdict]]] = {}
+    for by_broker in lasts.values():
+        camps: dict[Last | None, list[int]] = {}
+        for broker, last in by_broker.items():
+            is_value = last is not None and last.digest is not None
+            camps.setdefault(last if is_value else None, []).append(broker)
+        verdict = _verdict(list(camps.values()), leader)
+        offset = min((last.offset for last in by_broker.values() if last is not None), default=0)
+        for broker in verdict.wrong:
+            verdicts.setdefault(broker, []).append((offset, verdict))
+    return [_of_keys(broker, found) for broker, found in sorted(verdicts.items())]
+
+
+def _of_keys(broker: int, verdicts: Sequence[tuple[int, _Verdict]]) -> Difference:
+    # Keys that a majority decides tell more than ties.
+    is_tie = all(verdict.is_tie for _, verdict in verdicts)
+    chosen = [one for one in verdicts if one[1].is_tie == is_tie]
+    offset, verdict = min(chosen, key=lambda one: one[0])
+    keys = "1 key" if len(chosen) == 1 else f"{len(chosen):,} keys"
+    problem = f"{keys} with another last value than on {verdict.others}"
+    return Difference(broker, offset, problem, is_tie)
 
 
 def _digest(data: bytes) -> bytes:

@@ -41,6 +41,8 @@ Example:
   headrace stop --data /var/lib/headrace
 """
 
+STOP_TIMEOUT_S = 30.0
+
 _WITH_VALUE = {"--data": "--data", "--pid-file": "--pid-file", "--timeout": "--timeout"}
 _FLAGS = {"-h": "--help", "--help": "--help", "--all": "--all"}
 
@@ -65,7 +67,7 @@ def run(arguments: Sequence[str]) -> int:
     if "--help" in given.flags:
         output.line(HELP.rstrip())
         return output.DONE
-    timeout_text = given.last("--timeout") or "30"
+    timeout_text = given.last("--timeout") or f"{STOP_TIMEOUT_S:g}"
     try:
         timeout_s = float(timeout_text)
     except ValueError:
@@ -89,7 +91,26 @@ def run(arguments: Sequence[str]) -> int:
             "--data or its pid file with --pid-file"
         )
     end_process(holder, timeout_s)
+    output.line(f"Stopped process {holder.process}")
     return output.DONE
+
+
+def broker_process(server_file: str) -> tuple[pid_file.Holder | None, int | None]:
+    """The running process of the broker with this property file, and the broker's ID.
+
+    The ID is None if neither the file nor the log directories have it yet.
+    """
+    from headrace.broker.broker import owner_of
+    from headrace.cli.serve import built_config, data_directory, parsed_options
+    from headrace.world.files import SystemFiles
+
+    options = parsed_options([server_file])
+    assert options is not None
+    config = built_config(options)
+    broker_id: int | None = config.node_id
+    if not config.node_id_is_given:
+        broker_id = owner_of(SystemFiles(), map(Path, config.list("log.dirs")))
+    return pid_file.holder_of(data_directory(config) / pid_file.NAME), broker_id
 
 
 def _stop_all(timeout_s: float) -> int:
@@ -102,6 +123,7 @@ def _stop_all(timeout_s: float) -> int:
         raise output.CommandFailed("no running broker found")
     for holder in running:
         end_process(holder, timeout_s)
+        output.line(f"Stopped process {holder.process}")
     return output.DONE
 
 
@@ -118,7 +140,6 @@ def end_process(holder: pid_file.Holder, timeout_s: float) -> None:
                     f"process {holder.process} still runs after {timeout_s:g} s"
                 )
             time.sleep(0.01)
-    output.line(f"Stopped process {holder.process}")
 
 
 def _the_only_daemon() -> Path | None:

@@ -20,6 +20,7 @@ from headrace.cli.options import (
     ClientFile,
     ClientSettings,
     Format,
+    Matching,
     OutputFormat,
     Yes,
     examples,
@@ -76,6 +77,15 @@ def create(
             help="Number of replicas per partition.",
         ),
     ] = -1,
+    assignment: Annotated[
+        str | None,
+        typer.Option(
+            "--replica-assignment",
+            metavar="IDS",
+            help="Brokers of each partition, the preferred leader first: 1:2,2:3 for two "
+            "partitions. Replaces --partitions and --replicas.",
+        ),
+    ] = None,
     config: Annotated[
         list[str] | None,
         typer.Option("-c", "--config", metavar="KEY=VALUE", help="Topic setting; may be repeated."),
@@ -93,14 +103,14 @@ def create(
 ) -> None:
     """Create topics."""
     overrides = values.pairs(config or (), "--config")
+    placed = None if assignment is None else _parse_assignment(assignment)
+    if placed is not None and (count, replicas) != (-1, -1):
+        raise values.wrong("give --replica-assignment, or --partitions and --replicas")
     connection = Connection(bootstrap, settings, client_file)
 
     def send(wanted: list[str]) -> dict[str, Any]:
         return connection.admin().create_topics(
-            [
-                NewTopic(name, num_partitions=count, replication_factor=replicas, config=overrides)
-                for name in wanted
-            ],
+            [_new_topic(name, count, replicas, placed, overrides) for name in wanted],
             request_timeout=ANSWER_TIMEOUT_S,
             validate_only=dry_run,
         )
@@ -110,15 +120,36 @@ def create(
     _show_outcomes(connection, send, names, done, format, tolerated)
 
 
+def _new_topic(
+    name: str,
+    count: int,
+    replicas: int,
+    placed: list[list[int]] | None,
+    overrides: dict[str, str],
+) -> NewTopic:
+    if placed is not None:
+        return NewTopic(name, len(placed), replica_assignment=placed, config=overrides)
+    return NewTopic(name, num_partitions=count, replication_factor=replicas, config=overrides)
+
+
 @app.command(
     "list",
     epilog=examples(
         "headrace topics list",
         "headrace topics list --size",
+        "headrace topics list --matching 'orders-.*'",
         "headrace topics list --names | grep orders",
     ),
 )
 def list_topics(
+    matching: Annotated[
+        str | None,
+        typer.Option(
+            "--matching",
+            metavar="REGEX",
+            help="List only topics whose whole name matches this regular expression.",
+        ),
+    ] = None,
     names_only: Annotated[
         bool, typer.Option("--names", help="Print only the names, one per line.")
     ] = False,
@@ -135,13 +166,15 @@ def list_topics(
 ) -> None:
     """List topics with their partition and replica counts."""
     connection = Connection(bootstrap, settings, client_file)
+    topics = connection.metadata().topics
+    listed = sorted(topics) if matching is None else partitions.matching(topics, matching)
     rows: list[dict[str, object]] = [
         {
             "name": name,
-            "partitions": len(topic.partitions),
-            "replicas": max((len(p.replicas) for p in topic.partitions.values()), default=0),
+            "partitions": len(topics[name].partitions),
+            "replicas": max((len(p.replicas) for p in topics[name].partitions.values()), default=0),
         }
-        for name, topic in sorted(connection.metadata().topics.items())
+        for name in listed
         if internal or not is_internal(name)
     ]
     if with_size:
@@ -211,6 +244,15 @@ def alter(
             help="With --replication-factor: bytes per second that each broker copies.",
         ),
     ] = None,
+    assignment: Annotated[
+        str | None,
+        typer.Option(
+            "--replica-assignment",
+            metavar="IDS",
+            help="With --partitions: brokers of each partition, also of the existing ones, which "
+            "stay where they are: 1:2,2:3,3:1.",
+        ),
+    ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
     client_file: ClientFile = None,
@@ -226,15 +268,45 @@ def alter(
     if factor is not None:
         change_factor(connection, name, factor, parse_rate(throttle), format)
     elif count is not None:
-        _add_partitions(connection, name, count, format)
+        placed = None if assignment is None else _parse_assignment(assignment)
+        _add_partitions(connection, name, count, placed, format)
 
 
-def _add_partitions(connection: Connection, name: str, count: int, format: Format) -> None:
+def _parse_assignment(text: str) -> list[list[int]]:
+    """``1:2,2:3`` as the brokers of each partition."""
+    try:
+        placed = [[int(broker) for broker in part.split(":")] for part in text.split(",")]
+    except ValueError:
+        raise values.wrong(
+            f"--replica-assignment {text!r}: expected broker IDs such as 1:2,2:3"
+        ) from None
+    for partition, brokers in enumerate(placed):
+        if len(set(brokers)) < len(brokers):
+            raise values.wrong(
+                f"--replica-assignment {text!r}: partition {partition} has a broker twice"
+            )
+    return placed
+
+
+def _add_partitions(
+    connection: Connection,
+    name: str,
+    count: int,
+    placed: list[list[int]] | None,
+    format: Format,
+) -> None:
+    added = None if placed is None else _of_new_partitions(connection, name, count, placed)
+
     def grow(dry_run: bool) -> outcomes.Outcome:
         found = _outcomes(
             connection,
             lambda wanted: connection.admin().create_partitions(
-                [NewPartitions(one, count) for one in wanted],
+                [
+                    NewPartitions(one, count)
+                    if added is None
+                    else NewPartitions(one, count, replica_assignment=added)
+                    for one in wanted
+                ],
                 request_timeout=ANSWER_TIMEOUT_S,
                 validate_only=dry_run,
             ),
@@ -254,14 +326,30 @@ def _add_partitions(connection: Connection, name: str, count: int, format: Forma
     outcomes.show(["topic", "status"], [(name, *outcome)], format)
 
 
+def _of_new_partitions(
+    connection: Connection, name: str, count: int, placed: list[list[int]]
+) -> list[list[int]]:
+    topics = connection.metadata().topics
+    partitions.check_topics(connection, [name], topics)
+    if len(placed) != count:
+        raise values.wrong(
+            f"--replica-assignment names {values.counted(len(placed), 'partition')}, but "
+            f"--partitions is {count}"
+        )
+    return placed[len(topics[name].partitions) :]
+
+
 @app.command(
     no_args_is_help=True,
     epilog=examples(
-        "headrace topics delete orders", "headrace topics delete old-1 old-2 --yes --if-exists"
+        "headrace topics delete orders",
+        "headrace topics delete old-1 old-2 --yes --if-exists",
+        "headrace topics delete --matching 'test-.*'",
     ),
 )
 def delete(
-    names: Names,
+    names: Annotated[list[str] | None, typer.Argument(metavar="TOPIC", hidden=True)] = None,
+    matching: Matching = None,
     yes: Yes = False,
     if_exists: Annotated[
         bool, typer.Option("--if-exists", help="Ignore topics that do not exist.")
@@ -271,11 +359,17 @@ def delete(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Delete topics and all their records. Asks for confirmation on a terminal."""
+    """Delete topics and all their records. Asks for confirmation on a terminal.
+
+    --matching does not delete internal topics.
+    """
     connection = Connection(bootstrap, settings, client_file)
+    wanted_topics = _to_delete(connection, names, matching, if_exists)
+    if not wanted_topics:
+        return
     admin = connection.admin()
     if not yes and sys.stdin.isatty():
-        question = f"Delete {', '.join(names)} at {bootstrap} with all records?"
+        question = f"Delete {', '.join(wanted_topics)} at {bootstrap} with all records?"
         if not output.confirmed(question):
             raise output.CommandFailed("nothing deleted")
 
@@ -283,7 +377,19 @@ def delete(
         return admin.delete_topics(wanted, request_timeout=ANSWER_TIMEOUT_S)
 
     tolerated = (KafkaError.UNKNOWN_TOPIC_OR_PART,) if if_exists else ()
-    _show_outcomes(connection, send, names, "deleted", format, tolerated)
+    _show_outcomes(connection, send, wanted_topics, "deleted", format, tolerated)
+
+
+def _to_delete(
+    connection: Connection, names: list[str] | None, matching: str | None, if_exists: bool
+) -> list[str]:
+    if not names and matching is None:
+        raise values.wrong("name a topic, or use --matching")
+    topics = () if matching is None else connection.metadata().topics
+    own = [name for name in topics if not is_internal(name)]
+    if matching is not None and if_exists and not partitions.matching(own, matching):
+        return []
+    return partitions.chosen(names, matching, own)
 
 
 app.command(

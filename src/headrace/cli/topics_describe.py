@@ -27,6 +27,7 @@ from headrace.cli.options import (
     ClientSettings,
     Format,
     IncludeInternal,
+    Matching,
     OutputFormat,
 )
 from headrace.client.cluster import Cluster
@@ -74,6 +75,7 @@ class Described(NamedTuple):
 
 def describe(
     names: OptionalNames = None,
+    matching: Matching = None,
     internal: IncludeInternal = False,
     under_replicated: Annotated[
         bool,
@@ -107,7 +109,7 @@ def describe(
     """
     connection = Connection(bootstrap, settings, client_file)
     with open_cluster(connection) as cluster:
-        described, failures = _described(cluster, names, internal)
+        described, failures = _described(cluster, names, matching, internal)
     filters = {
         "is_under_replicated": under_replicated,
         "is_under_min_isr": under_min_isr,
@@ -134,14 +136,15 @@ def describe(
 
 
 def _described(
-    cluster: Cluster, names: list[str] | None, internal: bool
+    cluster: Cluster, names: list[str] | None, matching: str | None, internal: bool
 ) -> tuple[list[Described], list[Topic]]:
     """The topics in the order of the request, and the topics with an error."""
     response = cluster.persistently(
         lambda: cluster.metadata(names or None), "reading the cluster metadata"
     )
     topics = {topic.name: topic for topic in response.topics if topic.name is not None}
-    wanted = dict.fromkeys(names or partitions.shown(topics, internal))
+    chosen = partitions.chosen(names, matching, topics)
+    wanted = dict.fromkeys(chosen or partitions.shown(topics, internal))
     found = [topics[name] for name in wanted if name in topics]
     good = [topic for topic in found if not topic.error_code]
     settings = read_topic_settings(cluster, [topic.name or "" for topic in good])

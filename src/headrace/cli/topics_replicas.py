@@ -33,10 +33,16 @@ def change_factor(
         except NotEnoughBrokers as failure:
             raise output.CommandFailed(f"{failure}. Start more brokers first") from None
         targets |= begun
-        reassignment_run.check_in_progress(now, targets, additional=False)
+        reassignment_run.check_in_progress(now, targets)
         todo = reassignment_run.planned(cluster, now, targets)
         reassignment_run.run_moves(
-            cluster, now, todo, rate, waits=True, how_to_cancel="headrace reassign cancel --all"
+            cluster,
+            now,
+            todo,
+            rate,
+            topics=[topic],
+            waits=True,
+            how_to_cancel="headrace reassign cancel --all",
         )
     if format is Format.JSON:
         output.document(

@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable, Container
 from typing import NamedTuple
 
-from headrace.cli import values
 from headrace.cli.replica_comparison import (
     Difference,
+    Last,
     LastRecords,
     compare_batches,
     differing_keys,
-    listed,
+    judge_keys,
 )
 from headrace.cli.replica_fetching import Fetched, ReplicaPlaces, fetch, high_watermark
 from headrace.client.cluster import Cluster
@@ -142,22 +142,40 @@ class PartitionVerification:
     # --- key by key ----------------------------------------------------------------
 
     def _compare_keys(self, start: int, end: int) -> None:
-        reference: int | None = None
-        expected = LastRecords()
+        lasts = self._differing_keys(start, end)
+        if lasts:
+            self._exclude_superseded(lasts, end)
+        # A replica that could not be read any more is reported already.
+        compared = {
+            key: {b: last for b, last in by_broker.items() if b in self._brokers}
+            for key, by_broker in lasts.items()
+        }
+        for difference in judge_keys(compared, self.place.leader):
+            self._report(difference)
+
+    def _differing_keys(self, start: int, end: int) -> dict[bytes, dict[int, Last | None]]:
+        """What each replica holds, for the keys that are not the same everywhere.
+
+        Only one replica is kept as a whole, because of the memory.
+        """
+        first: LastRecords | None = None
+        others: dict[int, dict[bytes, Last | None]] = {}
         for broker in list(self._brokers):
             found = self._last_records(broker, start, end)
             if found is None:
                 continue
-            if reference is None:
-                reference, expected = broker, found
-                continue
-            different = differing_keys(expected, found)
-            if different:
-                self._exclude_superseded(different, [reference, broker], end)
-            if different and broker in self._brokers:
-                keys = values.counted(len(different), "key")
-                problem = f"{keys} with another last value than on {listed([reference])}"
-                self._report(Difference(broker, min(different.values()), problem))
+            if first is None:
+                first = found
+            others[broker] = {key: found.by_key.get(key) for key in differing_keys(first, found)}
+        keys = {key for differing in others.values() for key in differing}
+        return {
+            key: {
+                broker: differing[key] if key in differing else first.by_key.get(key)
+                for broker, differing in others.items()
+            }
+            for key in keys
+            if first is not None
+        }
 
     def _last_records(self, broker: int, offset: int, end: int) -> LastRecords | None:
         """What the replica holds below ``end``; None if it cannot be read, which is reported."""
@@ -184,19 +202,18 @@ class PartitionVerification:
                 time.sleep(_PAUSE_S)
         return found
 
-    def _exclude_superseded(
-        self, different: dict[bytes, int], brokers: list[int], end: int
-    ) -> None:
+    def _exclude_superseded(self, lasts: dict[bytes, dict[int, Last | None]], end: int) -> None:
         """Drop the keys that were written again: one replica was cleaned since, the other not yet.
 
         Also drop keys whose record retention has deleted since.
         """
-        for broker in brokers:
+        for broker in list(self._brokers):
             now = self._bounds(broker, end)
             newer = self._last_records(broker, end, now.stable_end)
-            for key, offset in list(different.items()):
+            for key, by_broker in list(lasts.items()):
+                offset = min(last.offset for last in by_broker.values() if last is not None)
                 if offset < now.log_start or (newer is not None and key in newer.by_key):
-                    del different[key]
+                    del lasts[key]
 
     def _bounds(self, broker: int, offset: int) -> Fetched:
         return fetch(self._cluster, self.place, [broker], offset, wait=False)[broker]

@@ -16,11 +16,12 @@ from headrace.cli.options import (
     ClientFile,
     ClientSettings,
     Format,
+    Matching,
     OptionalPlaces,
     OutputFormat,
     examples,
 )
-from headrace.cli.partitions import Partition, named
+from headrace.cli.partitions import Partition, chosen, named
 from headrace.cli.replica_comparison import Difference
 from headrace.cli.replica_fetching import ReplicaPlaces
 from headrace.cli.verification import PartitionVerification, Skipped
@@ -37,6 +38,7 @@ def register(root: typer.Typer) -> None:
         epilog=examples(
             "headrace verify-replicas",
             "headrace verify-replicas orders:0-3 --throttle 20M",
+            "headrace verify-replicas --matching 'orders-.*'",
             "headrace verify-replicas --state verify.json    # run it again to continue",
         ),
     )(verify_replicas)
@@ -44,6 +46,7 @@ def register(root: typer.Typer) -> None:
 
 def verify_replicas(
     places: OptionalPlaces = None,
+    matching: Matching = None,
     throttle: Annotated[
         str | None,
         typer.Option(
@@ -80,7 +83,8 @@ def verify_replicas(
     if rate == 0:
         raise values.wrong("--throttle 0: expected at least 1 byte per second")
     connection = Connection(bootstrap, settings, client_file)
-    wanted = list(named(connection, places or (), internal=True))
+    topics = () if matching is None else connection.metadata().topics
+    wanted = list(named(connection, chosen(places, matching, topics), internal=True))
     with open_cluster(connection) as cluster:
         cluster_id, found = _replicas(cluster, wanted)
         verification = _Verification(cluster, VerificationState(cluster_id, state_file), rate)
@@ -266,7 +270,14 @@ def _advice(place: ReplicaPlaces, difference: Difference) -> str:
         if broker == place.leader
         else "stop"
     )
+    doubt = (
+        "no majority of the replicas tells which one is right. Compare the records with 'headrace "
+        "dump-log' on the brokers before you delete any. To replace this replica, "
+        if difference.is_tie
+        else ""
+    )
     return (
-        f"{place.name}: {first} broker {broker}, move its directory {place.name} out of log.dirs, "
-        "and start the broker again: it copies the partition from the leader. Then verify again."
+        f"{place.name}: {doubt}{first} broker {broker}, move its directory {place.name} out of "
+        "log.dirs, and start the broker again: it copies the partition from the leader. Then "
+        "verify again."
     )

@@ -273,6 +273,7 @@ def _stop(given: Arguments) -> int:
             f"no running ZooKeeper found (looked in {path}); pass its data directory with --data"
         )
     end_process(holder, _STOP_TIMEOUT_S)
+    output.line(f"Stopped process {holder.process}")
     return output.DONE
 
 

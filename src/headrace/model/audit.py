@@ -3,17 +3,18 @@
 A record is counted in the minute of its own timestamp, so that every tier counts it in the same
 minute. Each message adds to the earlier ones. The topic is compacted, and the key of a message
 names its producer, run and number: a message that is sent twice counts once. Queries of pipelines
-publish what they read, with the offsets.
+and loads publish what they read, with the offsets.
 """
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self
 
 AUDIT_TOPIC: Final = "headrace-audit"
 AUDIT_TOPIC_CONFIGS: Final = {"cleanup.policy": "compact"}
 MINUTE_MS: Final = 60_000
+_COUNT_MAX = 1 << 53
 
 
 class AuditMessage(NamedTuple):
@@ -30,24 +31,19 @@ class AuditMessage(NamedTuple):
 
     @property
     def value(self) -> bytes:
-        return json.dumps(self._asdict(), separators=(",", ":")).encode()
+        return _encoded(self._asdict())
 
     @classmethod
     def parse(cls, value: bytes) -> Self:
         """Raises ValueError if the value is no such message."""
-        try:
-            given: Any = json.loads(value)
-            counts = {
-                str(topic): {int(minute): int(count) for minute, count in minutes.items()}
-                for topic, minutes in given["counts"].items()
-            }
-            return cls(str(given["producer"]), str(given["run"]), int(given["number"]), counts)
-        except (AttributeError, KeyError, TypeError) as wrong:
-            raise ValueError(f"not a message of the audit: {wrong!r}") from wrong
+        found = parse_message(value)
+        if not isinstance(found, cls):
+            raise ValueError("not the message of a producer")
+        return found
 
 
 class ReadRange(NamedTuple):
-    """Records of one partition that a query read."""
+    """Records of one partition that a query or a load read."""
 
     topic: str
     topic_id: str
@@ -66,17 +62,35 @@ class ReadMessage(NamedTuple):
 
     @property
     def key(self) -> bytes:
-        ranges = ",".join(
-            f"{one.topic_id}-{one.partition}:{one.first_offset}-{one.offset_end}"
-            for one in self.ranges
-        )
-        return f"read/{self.query}/{self.batch}/{ranges}".encode()
+        return f"read/{self.query}/{self.batch}/{_names(self.ranges)}".encode()
 
     @property
     def value(self) -> bytes:
         read = [one._asdict() for one in self.ranges]
-        given = {"query": self.query, "batch": self.batch, "read": read}
-        return json.dumps(given, separators=(",", ":")).encode()
+        return _encoded({"query": self.query, "batch": self.batch, "read": read})
+
+
+class LoadMessage(NamedTuple):
+    """What a load commits to a table, or lost: what retention deleted before it was loaded."""
+
+    table: str  # its directory or URL
+    ranges: tuple[ReadRange, ...]
+    is_lost: bool = False
+
+    @property
+    def key(self) -> bytes:
+        return f"{self._verb}/{self.table}/{_names(self.ranges)}".encode()
+
+    @property
+    def value(self) -> bytes:
+        return _encoded({"table": self.table, self._verb: [one._asdict() for one in self.ranges]})
+
+    @property
+    def _verb(self) -> str:
+        return "lost" if self.is_lost else "loaded"
+
+
+Message = AuditMessage | ReadMessage | LoadMessage
 
 
 def reader_name(pipeline: str, query: str, query_id: str) -> str:
@@ -84,26 +98,62 @@ def reader_name(pipeline: str, query: str, query_id: str) -> str:
     return f"{pipeline}/{query}/{query_id}"
 
 
-def parse_message(value: bytes) -> AuditMessage | ReadMessage:
+def parse_message(value: bytes) -> Message:
     """Raises ValueError if the value is no message of the audit."""
     try:
         given: Any = json.loads(value)
-        if "read" not in given:
-            return AuditMessage.parse(value)
-        ranges = tuple(
-            ReadRange(
-                str(one["topic"]),
-                str(one["topic_id"]),
-                int(one["partition"]),
-                int(one["first_offset"]),
-                int(one["offset_end"]),
-                {int(minute): int(count) for minute, count in one["counts"].items()},
-            )
-            for one in given["read"]
-        )
-        return ReadMessage(str(given["query"]), int(given["batch"]), ranges)
-    except (AttributeError, KeyError, TypeError) as wrong:
+        if "read" in given:
+            return ReadMessage(_text(given["query"]), int(given["batch"]), _ranges(given["read"]))
+        for verb in ("loaded", "lost"):
+            if verb in given:
+                return LoadMessage(_text(given["table"]), _ranges(given[verb]), verb == "lost")
+        counts = {_text(topic): _counts(minutes) for topic, minutes in given["counts"].items()}
+        producer, run = _text(given["producer"]), _text(given["run"])
+        return AuditMessage(producer, run, int(given["number"]), counts)
+    except (AttributeError, KeyError, OverflowError, RecursionError, TypeError) as wrong:
         raise ValueError(f"not a message of the audit: {wrong!r}") from wrong
+
+
+def _ranges(given: Any) -> tuple[ReadRange, ...]:
+    found = tuple(
+        ReadRange(
+            _text(one["topic"]),
+            _text(one["topic_id"]),
+            int(one["partition"]),
+            int(one["first_offset"]),
+            int(one["offset_end"]),
+            _counts(one["counts"]),
+        )
+        for one in given
+    )
+    for one in found:
+        if not 0 <= one.first_offset <= one.offset_end:
+            raise ValueError(f"a range from offset {one.first_offset} to {one.offset_end}")
+    return found
+
+
+def _text(given: Any) -> str:
+    found = str(given)
+    found.encode()  # JSON has names that no topic can have
+    return found
+
+
+def _counts(given: Any) -> dict[int, int]:
+    found = {int(minute): int(count) for minute, count in given.items()}
+    for count in found.values():
+        if not 0 <= count <= _COUNT_MAX:
+            raise ValueError(f"{count} is not a number of records")
+    return found
+
+
+def _names(ranges: Sequence[ReadRange]) -> str:
+    return ",".join(
+        f"{one.topic_id}-{one.partition}:{one.first_offset}-{one.offset_end}" for one in ranges
+    )
+
+
+def _encoded(given: Mapping[str, Any]) -> bytes:
+    return json.dumps(given, separators=(",", ":")).encode()
 
 
 class MinuteCounts:

@@ -8,12 +8,18 @@ from typing import Final
 
 HEADER_PREFIX: Final = "__headrace.errors."  # keeps our headers apart from those of the user
 DEAD_LETTER_TOPIC: Final = "headrace-deadletters"
-# A letter is as large as its record, which the topic of the record accepted.
+# A letter is as large as its record, which the topic of the record accepted. If the topic of
+# letters accepts less, the letter is sent without its value: the table of letters has it.
 LETTER_VALUE_SIZE_MAX: Final = 48 << 20
 LETTER_SIZE_MAX: Final = 64 << 20
-DEAD_LETTER_CONFIGS: Final = {"max.message.bytes": str(LETTER_SIZE_MAX)}
+MESSAGE_SIZE_SETTING: Final = "max.message.bytes"
+MESSAGE_SIZE_DEFAULT: Final = 1 << 20  # Kafka's, for a topic whose settings we may not see
+# What this setting counts beside keys, values and headers: of a letter, and of each header.
+LETTER_OVERHEAD: Final = 200
+HEADER_OVERHEAD: Final = 10
+DEAD_LETTER_CONFIGS: Final = {MESSAGE_SIZE_SETTING: str(LETTER_SIZE_MAX)}
 # Kept: a table that is computed again needs the retries too.
-RETRY_CONFIGS: Final = {"max.message.bytes": str(LETTER_SIZE_MAX), "retention.ms": "-1"}
+RETRY_CONFIGS: Final = {MESSAGE_SIZE_SETTING: str(LETTER_SIZE_MAX), "retention.ms": "-1"}
 
 
 def retry_topic(pipeline: str) -> str:

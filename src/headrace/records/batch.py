@@ -46,6 +46,7 @@ BASE_OFFSET_AT = 0
 LENGTH_AT = 8
 LEADER_EPOCH_AT = 12
 MAGIC_AT = 16
+MAGIC_MAX = 2  # the newest format
 CRC_AT = 17
 ATTRIBUTES_AT = 21
 LAST_OFFSET_DELTA_AT = 23
@@ -98,6 +99,17 @@ class BadBatch(ValueError):
         super().__init__(reason)
         self.code = code
         self.reason = reason
+
+
+class UnknownMagic(BadBatch):
+    """A batch of a format that this version does not know: of a newer version, or damaged."""
+
+    def __init__(self, magic: int, base_offset: int, size: int) -> None:
+        super().__init__(ErrorCode.CORRUPT_MESSAGE, f"magic {magic} does not exist")
+        self.magic = magic
+        # Offset and length are at the same place in all formats.
+        self.base_offset = base_offset
+        self.size = size
 
 
 class BatchHeader(NamedTuple):
@@ -338,9 +350,9 @@ def _refusal(records: memoryview) -> Rejected:
 
 
 def _read_short_header(buffer: Buffer, position: int) -> BatchHeader:
-    """Fewer than 61 bytes are left: only a message of magic 0 or 1 can be that small."""
+    """Fewer than 61 bytes are left: a batch of magic 2 cannot be that small."""
     left = len(buffer) - position
-    if position >= 0 and left > MAGIC_AT and buffer[position + MAGIC_AT] < 2:
+    if position >= 0 and left > MAGIC_AT and buffer[position + MAGIC_AT] != 2:
         return _read_legacy_header(buffer, position)
     raise BadBatch(
         ErrorCode.CORRUPT_MESSAGE,
@@ -352,7 +364,11 @@ def _read_legacy_header(buffer: Buffer, position: int) -> BatchHeader:
     magic = buffer[position + MAGIC_AT]
     least = _LEGACY_SIZE.get(magic)
     if least is None:
-        raise BadBatch(ErrorCode.CORRUPT_MESSAGE, f"magic {magic} does not exist")
+        raise UnknownMagic(
+            magic,
+            _i64.unpack_from(buffer, position)[0],
+            _i32.unpack_from(buffer, position + LENGTH_AT)[0] + LOG_OVERHEAD,
+        )
     timestamp = NO_TIMESTAMP
     try:
         offset, length, crc, magic, attributes = _LEGACY_HEADER.unpack_from(buffer, position)

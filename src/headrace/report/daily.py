@@ -23,7 +23,7 @@ from headrace.report import (
 )
 from headrace.report.colors import SERIES
 from headrace.report.numbers import counted, relative_change, signed_percent, text_of
-from headrace.report.views import LATENESS, instant, literal, view_name
+from headrace.report.views import HLL_ERROR, LATENESS, instant, literal, view_name
 
 TITLE = "Daily report"
 # Busy topics: the one that is furthest behind decides how far the day is loaded.
@@ -88,6 +88,10 @@ def traffic(day: Day) -> Iterator[Block]:
     )
     for column, title in (("views", "Page views by hour"), ("visitors", "Visitors by hour")):
         yield _against_day_before(day, rows, column, title)
+    yield (
+        "Visitors on this page are exact: each is counted once, from the raw events. The tables of "
+        f"the activity job hold estimates, with a standard error of {text_of(HLL_ERROR, 'share')}."
+    )
 
 
 @panel("Pages", needs=["events_page_views"])
@@ -320,6 +324,33 @@ def audit(day: Day) -> Iterator[Block]:
         yield from _tiers(day)
     else:
         yield "No audit of producers, brokers and jobs was kept; headrace pipeline audit makes one."
+
+
+@panel("Expectations")
+def expectations(day: Day) -> Iterator[Block]:
+    if not day.has("expectations"):
+        yield "No pipeline of this warehouse has counted rows against rules."
+        return
+    rows = day.sql("""
+        with counted as (
+            select *, row_number() over (partition by pipeline, "function", rule
+                order by _written_at desc, _batch desc, _query desc) as age
+            from appended_expectations)
+        select pipeline, "function", rule, sum("rows") as "rows", sum(failed) as failed,
+            sum(failed) / nullif(sum("rows"), 0) as failed_share,
+            max("rows") filter (age = 1) as last_batch_rows,
+            max(failed) filter (age = 1) as last_batch_failed,
+            max(_written_at) as last_batch
+        from counted group by pipeline, "function", rule
+        order by failed desc, pipeline, "function", rule limit 20""")
+    worst = rows.slice(0, 1).to_pylist()[0]
+    told = "No row broke a rule."
+    if worst["failed"]:
+        told = (
+            f"{counted(worst['failed'], 'row')} of {worst['function']} broke the rule "
+            f"{worst['rule']}, {text_of(worst['failed_share'], 'share')} of all."
+        )
+    yield Table("Rows against rules", rows, f"{told} All batches count, not only those of the day.")
 
 
 @panel("Late events and dead letters")

@@ -7,6 +7,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.dataset
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
@@ -28,6 +29,8 @@ from headrace.report.views import (
 _RAW = "raw"
 _DEAD_LETTERS = "_dead_letters"
 _ONE_DAY = timedelta(days=1)
+# A query that is wrong itself fails with these, and reads nothing.
+_WRONG_QUERY = (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException)
 
 
 class Day:
@@ -64,6 +67,7 @@ class Day:
         self._database.execute("set timezone = 'UTC'; set enable_progress_bar = false")
         self._database.execute("set python_enable_replacements = false")
         self._views: dict[str, str] = {}  # with the directory of the table
+        self._tables: dict[Path, pyarrow.dataset.Dataset] = {}
         try:
             self._open_raw_tables()
             self._open_job_tables({table.name: table for table in (*JOB_TABLES, *job_tables)})
@@ -88,8 +92,17 @@ class Day:
         self.close()
 
     def sql(self, query: str) -> pa.Table:
-        """The rows of a query. Order them: a report must be the same each time."""
-        found: pa.Table = self._database.sql(query).to_arrow_table()
+        """The rows of a query. Order them: a report must be the same each time.
+
+        Raises ReportFailed if a file of a table is damaged.
+        """
+        try:
+            found: pa.Table = self._database.sql(query).to_arrow_table()
+        except _WRONG_QUERY:
+            raise
+        except (duckdb.Error, OSError) as failure:
+            self._find_damage(failure)
+            raise
         for slot, field in enumerate(found.schema):
             if pa.types.is_decimal(field.type):  # DuckDB's sums of integers
                 kind = pa.float64() if field.type.scale else pa.int64()
@@ -162,16 +175,16 @@ class Day:
         return max((time for time in found if time is not None), default=None)
 
     def _open_raw_tables(self) -> None:
-        letters = []
+        letters = [self._warehouse / _DEAD_LETTERS]
         for place in _tables_in(self._warehouse / _RAW):
             name = view_name("raw_", place.name)
             columns = self._register(f"_dataset_{name}", place)
             self._create(name, raw_view(f"_dataset_{name}", columns), place)
             letters.append(place / _DEAD_LETTERS)
+        letters = [place for place in letters if DeltaTable.is_deltatable(str(place))]
         found = [
             letters_view(source, self._register(source, place))
-            for number, place in enumerate([*letters, self._warehouse / _DEAD_LETTERS])
-            if DeltaTable.is_deltatable(str(place))
+            for number, place in enumerate(letters)
             for source in [f"_dataset_dead_letters_{number}"]
         ]
         if found:
@@ -244,11 +257,28 @@ class Day:
     def _register(self, name: str, place: Path) -> set[str]:
         """Make a Delta table known to DuckDB; returns its columns."""
         try:
-            rows = DeltaTable(str(place)).to_pyarrow_dataset()
+            table = DeltaTable(str(place))
+            rows = table.to_pyarrow_dataset()
+            _check_files(table, place)
         except (DeltaError, OSError, pa.ArrowException) as failure:
             raise ReportFailed(f"cannot read the table {place}: {failure}") from failure
         self._database.register(name, rows)
+        self._tables[place] = rows
         return set(rows.schema.names)
+
+    def _find_damage(self, failure: Exception) -> None:
+        """Raises ReportFailed for the first file that cannot be read. DuckDB does not name it."""
+        for place, rows in self._tables.items():
+            for fragment in rows.get_fragments():
+                try:
+                    for _ in fragment.to_batches():
+                        pass
+                except (OSError, pa.ArrowException) as damage:
+                    raise ReportFailed(
+                        f"{place / fragment.path} cannot be read: {_first_line(damage)}. Restore "
+                        "the file, or write its rows again: headrace pipeline load --reload-from "
+                        "for a raw table, headrace pipeline run --reset for a pipeline's"
+                    ) from failure
 
     def _create(self, name: str, query: str, place: Path) -> None:
         self._database.execute(f"create temp view {quoted(name)} as {query}")
@@ -258,9 +288,27 @@ class Day:
         return set(self._database.sql(f"select * from {quoted(view)} limit 0").columns)
 
 
+def _check_files(table: DeltaTable, place: Path) -> None:
+    """Raises ReportFailed if a file is missing or has another size. Queries would not name it."""
+    files = pa.table(table.get_add_actions(flatten=True))
+    for file in files.select(["path", "size_bytes"]).to_pylist():
+        path, size = place / file["path"], file["size_bytes"]
+        found = path.stat().st_size if path.exists() else None
+        if found != size:
+            damage = "is missing" if found is None else f"has {found} bytes, and should have {size}"
+            raise ReportFailed(
+                f"{path} {damage}. Restore the file, or, if it is one of a loaded table, load its "
+                "records again with headrace pipeline load --reload-from"
+            )
+
+
 def _tables_in(directory: Path) -> list[Path]:
     """The Delta tables of a directory, by name."""
     if not directory.is_dir():
         return []
     found = sorted(place for place in directory.iterdir() if not place.name.startswith("_"))
     return [place for place in found if place.is_dir() and DeltaTable.is_deltatable(str(place))]
+
+
+def _first_line(failure: Exception) -> str:
+    return str(failure).strip().split("\n")[0].rstrip(".")

@@ -11,6 +11,8 @@ from typing import Final, NamedTuple
 
 # Events may arrive this much late; an hour is provisional until then.
 LATENESS: Final = timedelta(minutes=10)
+# The relative standard error of unique counts in sketches of 4,096 registers, Spark's default.
+HLL_ERROR: Final = 1.04 / 4096**0.5
 # What a load without these columns does not have.
 _OPTIONAL = {
     "_topic": "varchar",
@@ -65,6 +67,7 @@ JOB_TABLES: Final = (
         {"requests": "sum", "errors": "sum", "slow": "sum", "duration": "kll"},
     ),
     JobTable("service_alerts", ("service", "kind")),
+    JobTable("expectations", ("pipeline", "function", "rule"), {"rows": "sum", "failed": "sum"}),
 )
 
 

@@ -2,12 +2,14 @@
 
 import os
 import select
+import time
 from collections.abc import Callable
 
 from headrace.ship.acknowledgements import Acknowledgements
 from headrace.ship.events import Events, Splitter
 from headrace.ship.generations import START, Generation, Mark
 from headrace.ship.sender import Delivery, Sender
+from headrace.ship.shipper import Timing
 
 _READ_SIZE = 1 << 18
 _WAIT_S = 0.2
@@ -16,7 +18,19 @@ _WAIT_S = 0.2
 class StreamShipper:
     """Reads a descriptor. A stream cannot be read again: nothing is saved."""
 
-    def __init__(self, descriptor: int, sender: Sender, splitter: Splitter, new_id: str) -> None:
+    def __init__(
+        self,
+        descriptor: int,
+        sender: Sender,
+        splitter: Splitter,
+        new_id: str,
+        *,
+        event_s: float = Timing.event_s,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``event_s``: wait this long for more lines of an event that begins with a pattern."""
+        self._event_s = event_s
+        self._clock = clock
         self._stopping = False
         self._descriptor = descriptor
         self._sender = sender
@@ -37,22 +51,30 @@ class StreamShipper:
     def run(self, progress: Callable[[], None], flush_s: float) -> None:
         """Ship until the stream ends or ``stop`` is called; then wait for acknowledgements."""
         rest = b""
+        grown_at = self._clock()
         while not self._must_stop():
             ready, _, _ = select.select([self._descriptor], [], [], _WAIT_S)
             self._sender.poll(0)
             progress()
             if not ready:
-                rest = self._send(rest, final=self._splitter.holds_last_event)
+                if self._splitter.holds_last_event and self._clock() - grown_at >= self._event_s:
+                    rest = self._send_lines(rest)
                 continue
             data = os.read(self._descriptor, _READ_SIZE)
             if not data:
                 break
+            grown_at = self._clock()
             self._generation.size += len(data)
             rest = self._send(rest + data)
         self._send(rest, final=True)
         self._sender.flush(flush_s)
         self._sender.publish_counts(lambda: None)
         self._sender.flush(flush_s)
+
+    def _send_lines(self, data: bytes) -> bytes:
+        """Send the complete lines as events that have ended, and return the partial last line."""
+        end = data.rfind(b"\n") + 1
+        return self._send(data[:end], final=True) + data[end:]
 
     def _send(self, data: bytes, final: bool = False) -> bytes:
         """Send the complete events, and return the rest."""

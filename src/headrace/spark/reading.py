@@ -62,16 +62,16 @@ def read_partition(
         topic_id = partition.topic_ids[range_.place.topic]
         rows = _row_builder(options, schema, range_, letters, partition.batch)
         if counts is not None:
-            counts.begin(range_)
+            counts.begin(range_, topic_id)
         for records in RangeReader(cluster, range_, topic_id, options.fetch):
             yield from rows.batches(records)
             if counts is not None:
-                counts.add(range_, records)
+                counts.add(records)
             if letters is not None:
                 # Before the task can succeed: a killed worker must not lose a bad record.
                 letters.send()
     if counts is not None:
-        counts.publish(partition.topic_ids)
+        counts.publish()
     settle()
 
 

@@ -4,7 +4,8 @@ After a clean shutdown the files are trusted: a start reads a snapshot of the pr
 indexes, and the few batches after the last index entry. After any other shutdown it reads and
 checks every batch from the recovery point on (the rest was not fsynced), truncates the log at the
 first byte that is not part of a good batch, and rebuilds indexes, transaction index, leader epochs
-and producers from the remaining batches. Nothing below the recovery point is read, except batch
+and producers from the remaining batches. A batch that a newer version may have written is no
+damage: the partition stays offline. Nothing below the recovery point is read, except batch
 headers after the last producer snapshot.
 """
 
@@ -16,6 +17,7 @@ from headrace.core.producer_state import AbortedTransaction, Producers
 from headrace.core.retention import RELATIVE_OFFSET_MAX
 from headrace.model.errors import Corrupt
 from headrace.model.ids import LeaderEpoch, Millis, Offset, Position
+from headrace.records.batch import MAGIC_MAX
 from headrace.storage.compaction.swap import settle_leftovers
 from headrace.storage.producer_replay import ProducerStateReplay
 from headrace.storage.producer_snapshots import ProducerSnapshots
@@ -365,6 +367,17 @@ class _Recovery:
             _, last_offset, _, _ = staged[-1]
             end_offset = Offset(last_offset + 1)
             files.size = indexes.extend(staged, files.size, self._index_interval_size)
+        if problem is None and scan.newer is not None:
+            for each in self._segments:
+                each.release()
+            # Never truncated: an older version that starts by mistake would lose the records.
+            raise Corrupt(
+                f"{files.path('log')}: the batch at byte {scan.valid_end} (offset "
+                f"{scan.newer.base_offset}) has magic {scan.newer.magic}; this version of Headrace "
+                f"reads 0 to {MAGIC_MAX}. Start the newer version that wrote it. If none did, the "
+                "file is damaged: move the directory away, and the broker copies the partition "
+                "from its leader"
+            )
         segment.set_aborted(replay.finish())
         return end_offset, problem or scan.problem
 

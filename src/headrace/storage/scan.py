@@ -6,8 +6,11 @@ from headrace.model.ids import Offset, Position
 from headrace.records.batch import (
     CRC_FROM,
     HEADER_SIZE,
+    MAGIC_AT,
+    MAGIC_MAX,
     BadBatch,
     BatchHeader,
+    UnknownMagic,
     crc_holds,
     read_header,
 )
@@ -15,6 +18,7 @@ from headrace.records.checksum import crc32c
 from headrace.storage.files import OpenFile, read_into
 
 SCAN_SIZE = 1 << 20
+_SIGNED_BYTE_MAX = 127
 
 
 class Scan:
@@ -22,7 +26,8 @@ class Scan:
 
     After the walk, ``valid_end`` is the position after the last good batch. ``problem`` describes
     what follows it, and is None at the end of the range. ``batch()`` returns the bytes of the
-    current batch; they stay valid until the next step.
+    current batch; they stay valid until the next step. ``newer`` is the batch that follows, if a
+    newer version may have written it: it has a higher magic, and all else fits.
     """
 
     __slots__ = (
@@ -34,6 +39,7 @@ class Scan:
         "_memory",
         "_next_offset",
         "_size",
+        "newer",
         "problem",
         "valid_end",
     )
@@ -56,6 +62,7 @@ class Scan:
         self._size = 0
         self.valid_end: Position = start
         self.problem: str | None = None
+        self.newer: UnknownMagic | None = None
 
     def batch(self) -> memoryview:
         """All bytes of the current batch; reads the rest if the buffer holds only a part."""
@@ -72,6 +79,13 @@ class Scan:
         self._buffer, self._at = self._memory[:count], 0
         return self._buffer
 
+    def _is_newer(self, batch: UnknownMagic, next_offset: Offset, position: int) -> bool:
+        return (
+            MAGIC_MAX < batch.magic <= _SIGNED_BYTE_MAX
+            and batch.base_offset >= next_offset
+            and MAGIC_AT < batch.size <= self._end - position
+        )
+
     def __iter__(self) -> Iterator[tuple[Position, BatchHeader]]:
         position: int = self.valid_end
         end, next_offset, check_crc = self._end, self._next_offset, self._check_crc
@@ -84,6 +98,8 @@ class Scan:
                 header = read_header(buffer, at)
             except BadBatch as bad:
                 self.problem = bad.reason
+                if isinstance(bad, UnknownMagic) and self._is_newer(bad, next_offset, position):
+                    self.newer = bad
                 return
             size = header.size
             if size > end - position:

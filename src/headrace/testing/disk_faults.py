@@ -4,7 +4,7 @@ import errno
 import os
 from typing import Any, NoReturn
 
-from headrace.world.files import SystemFiles
+from headrace.world.files import StrPath, SystemFiles
 
 _WRITES = ("pwrite", "pwritev", "preallocate", "make_directory", "make_directories")
 
@@ -15,10 +15,16 @@ class FillableFiles(SystemFiles):
     def fill(self) -> None:
         for name in _WRITES:
             setattr(self, name, _refuse)
+        self.disk_usage = _full_disk_usage  # type: ignore[method-assign]
 
     def free(self) -> None:
-        for name in _WRITES:
+        for name in (*_WRITES, "disk_usage"):
             self.__dict__.pop(name, None)
+
+
+def _full_disk_usage(path: StrPath) -> tuple[int, int]:
+    total, _ = SystemFiles.disk_usage(path)
+    return total, 0
 
 
 def _refuse(*arguments: Any) -> NoReturn:

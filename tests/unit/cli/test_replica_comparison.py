@@ -4,9 +4,11 @@ import pytest
 
 from headrace.cli.replica_comparison import (
     Difference,
+    Last,
     LastRecords,
     compare_batches,
     differing_keys,
+    judge_keys,
 )
 from headrace.records.batch import BadBatch
 from headrace.records.record import Record, build_batch, build_marker
@@ -57,9 +59,20 @@ def test_the_majority_is_right_between_intact_batches():
     assert found == (2, [Difference(A, 2, "the batch differs from brokers 2, 3")])
 
 
-def test_the_leader_is_right_between_two_intact_batches():
+def test_between_two_intact_batches_there_is_no_majority():
     found = compare(a=FIRST, b=batch(0, b"x", b"w"), leader=B)
-    assert found.differences == [Difference(A, 0, "the batch differs from broker 2")]
+    problem = "the batch differs from broker 2, which leads; there is no majority"
+    assert found.differences == [Difference(A, 0, problem, is_tie=True)]
+
+
+def test_three_different_batches_have_no_majority():
+    found = compare(a=FIRST, b=batch(0, b"x", b"w"), c=batch(0, b"x", b"v"), leader=B)
+    assert [(one.broker, one.is_tie) for one in found.differences] == [(A, True), (C, True)]
+
+
+def test_a_damaged_batch_has_no_vote():
+    found = compare(a=damaged(FIRST), b=batch(0, b"x", b"w"), c=FIRST, leader=A)
+    assert [(one.broker, one.is_tie) for one in found.differences] == [(A, False), (C, True)]
 
 
 def test_a_damaged_header_is_a_difference():
@@ -109,6 +122,33 @@ def test_another_last_value_is_found(other):
 def test_a_tombstone_is_the_same_as_no_record():
     kept = keyed((0, b"k", b"1"), (1, b"k", None), (2, b"l", b"1"))
     assert differing_keys(last(kept), last(keyed((2, b"l", b"1")))) == {}
+
+
+OLD, NEW, OTHER = Last(1, b"old"), Last(5, b"new"), Last(5, b"other")
+
+
+def test_the_majority_is_right_about_a_key_even_against_the_leader():
+    lasts = {b"k": {A: OLD, B: NEW, C: NEW}, b"l": {A: None, B: NEW, C: NEW}}
+    problem = "2 keys with another last value than on brokers 2, 3"
+    assert judge_keys(lasts, A) == [Difference(A, 1, problem)]
+
+
+def test_a_key_without_a_majority_is_named_as_such():
+    problem = "1 key with another last value than on broker 2, which leads; there is no majority"
+    assert judge_keys({b"k": {A: OLD, B: NEW}}, B) == [Difference(A, 1, problem, is_tie=True)]
+    found = judge_keys({b"k": {A: OLD, B: NEW, C: OTHER}}, B)
+    assert [(one.broker, one.is_tie) for one in found] == [(A, True), (C, True)]
+
+
+def test_a_majority_for_one_key_tells_more_than_a_tie_for_another():
+    lasts = {b"k": {A: OLD, B: NEW, C: OTHER}, b"l": {A: None, B: NEW, C: NEW}}
+    found = judge_keys(lasts, B)
+    assert [(one.broker, one.offset, one.is_tie) for one in found] == [(A, 5, False), (C, 1, True)]
+
+
+def test_a_tombstone_and_no_record_vote_together():
+    lasts = {b"k": {A: Last(7, None), B: None, C: NEW}}
+    assert [one.broker for one in judge_keys(lasts, C)] == [C]
 
 
 def test_aborted_records_do_not_count():

@@ -1,10 +1,11 @@
-"""The messages that producers publish for the audit."""
+"""The messages that producers, queries and loads publish for the audit."""
 
 import pytest
 
 from headrace.model.audit import (
     MINUTE_MS,
     AuditMessage,
+    LoadMessage,
     MinuteCounts,
     ReadMessage,
     ReadRange,
@@ -56,6 +57,39 @@ def test_what_a_task_read_has_the_same_key_when_it_runs_again():
     assert parse_message(message.value) == message
     sent = AuditMessage("generate", "r1", 1, {"views": {0: 1}})
     assert parse_message(sent.value) == sent
-    for value in (b"{}", b"[]", b'{"read": [{}]}', b"no JSON"):
-        with pytest.raises(ValueError):
-            parse_message(value)
+
+
+def test_what_a_load_commits_has_the_same_key_when_it_runs_again():
+    ranges = (ReadRange("views", "T", 1, 5, 9, {0: 3, MINUTE_MS: 1}),)
+    loaded, lost = LoadMessage("s3://b/views", ranges), LoadMessage("s3://b/views", ranges, True)
+
+    assert loaded.key == b"loaded/s3://b/views/T-1:5-9"
+    assert lost.key == b"lost/s3://b/views/T-1:5-9"
+    assert parse_message(loaded.value) == loaded and parse_message(lost.value) == lost
+
+
+RANGE = b'{"topic":"t","topic_id":"T","partition":0,"first_offset":%d,"offset_end":%d,"counts":{}}'
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"{}", b"[]", b'{"read": [{}]}', b"no JSON", b"\xff", b"1", b'"read"', b"null",
+        b'{"table": "t", "loaded": 1}',
+        b'{"query": "q", "batch": 1, "read": [' + RANGE % (5, 3) + b"]}",
+        b'{"table": "t", "lost": [' + RANGE % (-1, 3) + b"]}",
+        b'{"producer": "p", "run": "r", "number": 1, "counts": {"t": {"0": -1}}}',
+        b'{"producer": "p", "run": "r", "number": 1, "counts": {"t": {"0": Infinity}}}',
+        b'{"producer": "p", "run": "r", "number": 1, "counts": {"t": {"0": 1' + b"0" * 30 + b"}}}",
+        b'{"producer": "p", "run": "r", "number": 1, "counts": {"\\ud800": {}}}',
+        b'{"counts": ' + b"[" * 100_000,
+    ],
+)  # fmt: skip
+def test_other_values_are_refused(value):
+    with pytest.raises(ValueError):
+        parse_message(value)
+
+
+def test_an_empty_range_is_read():
+    value = b'{"query": "q", "batch": 1, "read": [' + RANGE % (5, 5) + b"]}"
+    assert parse_message(value).ranges[0].offset_end == 5

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.model.errors import Corrupt, ErrorCode, Rejected
 from headrace.model.ids import NO_TOPIC_ID
-from headrace.records.batch import read_header
+from headrace.records.batch import LENGTH_AT, MAGIC_AT, read_header
 from headrace.records.record import Record, build_batch
 from headrace.storage import checkpoint
 from headrace.storage.checkpoint import (
@@ -574,6 +574,53 @@ def test_an_empty_log_is_empty_after_a_restart(disk):
     for clean in (True, False):
         log = disk.restarted(clean=clean)
         assert (log.log_start, log.log_end, read_all(log)) == (7, 7, [])
+
+
+def set_byte(path, position, value):
+    data = bytearray(path.read_bytes())
+    data[position] = value
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "crash"])
+def test_a_batch_of_a_newer_version_is_never_cut_off(disk, clean):
+    """An older version was started by mistake, or after a downgrade."""
+    log = disk.log()
+    for value in (b"a", b"b"):
+        append(log, batch(value))
+    position = log.segments.active.size
+    append(log, batch(b"c"))
+    expected = read_all(log)
+    disk.stop() if clean else disk.crash()
+    log_file = file(log, 0)
+    set_byte(log_file, position + MAGIC_AT, 3)
+    written = log_file.read_bytes()
+    disk.start()
+    reason = disk.logs.offline_reason(ORDERS)
+    assert str(log_file) in reason and "(offset 2) has magic 3; " in reason
+    assert disk.logs.get(ORDERS) is None
+    assert log_file.read_bytes() == written
+    assert all(directory.offline is None for directory in disk.logs.directories)
+    # The newer version finds everything.
+    disk.crash()
+    set_byte(log_file, position + MAGIC_AT, 2)
+    disk.start()
+    assert read_all(disk.log()) == expected
+
+
+@pytest.mark.parametrize("damage", ["offset", "length"])
+def test_an_unknown_magic_in_a_batch_that_does_not_fit_is_damage(disk, damage):
+    log = disk.log()
+    append(log, batch(b"a"))
+    position = log.segments.active.size
+    append(log, batch(b"b"))
+    disk.crash()
+    log_file = file(log, 0)
+    set_byte(log_file, position + MAGIC_AT, 3)
+    set_byte(log_file, position if damage == "offset" else position + LENGTH_AT, 0x90)
+    disk.start()
+    assert disk.log().log_end == 1
+    assert log_file.stat().st_size == position
 
 
 def test_a_log_of_magic_0_and_1_can_be_read(disk):

@@ -4,6 +4,9 @@ A request asks for all partitions at once, with a fetch session. Batches go from
 to the file as the leader stored them; nothing looks at single records. ``core.following`` decides
 what a response means for a replica.
 
+While replicas catch up, responses are smaller, and the fetcher rests as long as it worked: the
+broker's clients come first.
+
 A partition that fails is paused, for 20 ms at first and then longer, up to
 ``replica.fetch.backoff.ms``; the others continue. If the connection fails, all are paused.
 """
@@ -41,8 +44,10 @@ _THROTTLED_S = 0.1  # until a partition that is held back asks again
 # How long a new partition waits for the response in progress before the fetcher reconnects.
 _RECONNECT_AFTER_S = 0.02
 _BUFFER_SIZE_MIN = 1 << 16
+# Of a response while replicas catch up: writing one blocks the broker's clients.
+_CATCH_UP_SIZE_MAX = 2 << 20
 # The log start of an idle partition moves by retention; the leader is told after this time.
-_LOG_STARTS_CHECK_S = 1.0
+_LOG_STARTS_CHECK_S = 5.0
 _SESSION_ERRORS = frozenset(
     {
         ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
@@ -150,6 +155,7 @@ class Fetcher:
         self._reconnect_round = -1
         self._has_work = asyncio.Event()
         self._next_log_starts_check_at = 0.0
+        self._is_catching_up = False  # the last response left replicas behind their leader
         self._side_tasks = BackgroundTasks(self._loop, fail)  # flushes, and connections to close
         self._task = self._loop.create_task(self._run())
 
@@ -250,7 +256,10 @@ class Fetcher:
                 api_version=_FETCH_VERSION,
                 timeout_s=self._settings.timeout_s,
             )
+            began_at = self._loop.time()
             out_of_range = self._process(response)
+            if self._is_catching_up:
+                await asyncio.sleep(self._loop.time() - began_at)
             if out_of_range:
                 await self._find_range(out_of_range)
             self._failures = 0
@@ -303,7 +312,11 @@ class Fetcher:
             ),
             max_wait_ms=settings.wait_ms_max,
             min_bytes=settings.size_min,
-            max_bytes=settings.size_max,
+            max_bytes=(
+                min(settings.size_max, _CATCH_UP_SIZE_MAX)
+                if self._is_catching_up
+                else settings.size_max
+            ),
             session_id=session_id,
             session_epoch=session_epoch,
             topics=self._topics(named.partitions),
@@ -339,6 +352,7 @@ class Fetcher:
 
     def _process(self, response: m.FetchResponse) -> list[_Followed]:
         """Append the records; returns the partitions whose position is not in the leader's log."""
+        self._is_catching_up = False
         if response.error_code in _SESSION_ERRORS:
             closed = response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
             self._session.restart(closed=closed)
@@ -402,6 +416,8 @@ class Fetcher:
 
         self._apply(followed, append)
         followed.is_behind = log.log_end < data.high_watermark
+        if followed.is_behind and data.records:
+            self._is_catching_up = True
         if followed.replica.is_throttled_as_follower and data.records:
             self._throttle.record(len(data.records))
             if self._is_held_back(followed):

@@ -8,7 +8,7 @@ from headrace.cli.kafka_scripts.syntax import ADDRESS, Given, Syntax, Translatio
 
 ACTIONS = ("--alter", "--describe")
 # Options that ``headrace configs`` itself does not have.
-MARKS = (*ACTIONS, "--entity-type", "--add-config", "--delete-config")
+MARKS = (*ACTIONS, "--entity-type", "--add-config", "--add-config-file", "--delete-config")
 
 _ENTITY_OPTIONS = {
     "--topic": "topic",
@@ -32,6 +32,7 @@ _SYNTAX = Syntax(
         "--entity-type",
         "--entity-name",
         "--add-config",
+        "--add-config-file",
         "--delete-config",
         "--command-config",
         "--format",
@@ -53,12 +54,17 @@ def translate(arguments: Sequence[str]) -> Translation:
         return translation(["configs", "get", *entity, *changed, *kept], given)
     added = [pair for text in given.all("--add-config") for pair in _pairs(text)]
     removed = [key for text in given.all("--delete-config") for key in text.split(",")]
-    if added:
+    file = given.renamed("--add-config-file", "--file")
+    if added and file:
+        raise values.wrong("kafka-configs --alter: give --add-config or --add-config-file")
+    if added or file:
         unset = [word for key in removed for word in ("--unset", key)]
-        return translation(["configs", "set", *entity, *added, *unset, *kept], given)
+        return translation(["configs", "set", *entity, *added, *file, *unset, *kept], given)
     if removed:
         return translation(["configs", "unset", *entity, *removed, *kept], given)
-    raise values.wrong("kafka-configs --alter: give --add-config or --delete-config")
+    raise values.wrong(
+        "kafka-configs --alter: give --add-config, --add-config-file or --delete-config"
+    )
 
 
 def _entity(given: Given) -> list[str]:

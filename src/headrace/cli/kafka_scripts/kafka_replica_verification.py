@@ -6,6 +6,8 @@ from headrace.cli.kafka_scripts.syntax import (
     ADDRESS,
     Syntax,
     Translation,
+    has_pattern,
+    pattern_of,
     topic_names,
     translation,
 )
@@ -16,7 +18,7 @@ _SYNTAX = Syntax(
     "kafka-replica-verification",
     "verify-replicas",
     with_value=(*ADDRESS, *_TOPICS, *_WITHOUT_EFFECT, "--command-config"),
-    flags=("--help", "--version"),
+    flags=("--help",),
 )
 _EVERY_TOPIC = ".*"
 
@@ -25,10 +27,11 @@ def translate(arguments: Sequence[str]) -> Translation:
     given = _SYNTAX.parse(arguments)
     if "--help" in given.flags:
         return Translation(["verify-replicas", "--help"])
-    if "--version" in given.flags:
-        return Translation(["version"])
     chosen = [text for text in given.all(*_TOPICS) if text != _EVERY_TOPIC]
-    names = topic_names(_SYNTAX.script, chosen)
+    if has_pattern(chosen):
+        names = ["--matching", pattern_of(chosen)]
+    else:
+        names = topic_names(_SYNTAX.script, chosen)
     translated = translation(["verify-replicas", *names], given)
     notes = [
         f"{name} has no effect: the replicas are compared once, from the beginning"

@@ -8,13 +8,17 @@ from headrace.cli.kafka_scripts.syntax import (
     Given,
     Syntax,
     Translation,
+    has_pattern,
     internal_option,
+    pattern_of,
     quoted,
     topic_names,
     translation,
 )
 
 ACTIONS = ("--create", "--list", "--describe", "--alter", "--delete")
+# These accept a regular expression as a topic. --list prints no error if the topic is missing.
+_WITH_PATTERN = ("--list", "--describe", "--delete")
 # Filters of --describe with their names in ``headrace topics describe``.
 _FILTERS = {
     "--under-replicated-partitions": "--under-replicated",
@@ -33,6 +37,7 @@ _SYNTAX = Syntax(
         "--replication-factor",
         "--config",
         "--delete-config",
+        "--replica-assignment",
         "--command-config",
         "--format",
         "-X",
@@ -55,12 +60,16 @@ def translate(arguments: Sequence[str]) -> Translation:
     if "--help" in given.flags:
         return Translation(["topics", "--help"])
     action = _SYNTAX.one_of(given, ACTIONS)
-    names = topic_names(_SYNTAX.script, given.all("--topic"))
+    topics = given.all("--topic")
+    if action in _WITH_PATTERN and (has_pattern(topics) or (topics and action == "--list")):
+        names = ["--matching", pattern_of(topics)]
+    else:
+        names = topic_names(_SYNTAX.script, topics)
     kept = [*given.renamed("--format", "--format"), *given.renamed("-X", "-X")]
     match action:
         case "--list":
             internal = ["--no-internal"] if "--exclude-internal" in given.flags else []
-            return translation(["topics", "list", "--names", *internal, *kept], given)
+            return translation(["topics", "list", "--names", *names, *internal, *kept], given)
         case "--describe":
             internal = internal_option(given)
             filters = [ours for theirs, ours in _FILTERS.items() if theirs in given.flags]
@@ -72,6 +81,7 @@ def translate(arguments: Sequence[str]) -> Translation:
             shape = [
                 *given.renamed("--partitions", "--partitions"),
                 *given.renamed("--replication-factor", "--replicas"),
+                *given.renamed("--replica-assignment", "--replica-assignment"),
                 *given.renamed("--config", "--config"),
             ]
             if_not_exists = ["--if-not-exists"] if "--if-not-exists" in given.flags else []
@@ -86,6 +96,8 @@ def _alter(given: Given, names: list[str], kept: list[str]) -> Translation:
     """Partitions belong to the topic's command; Kafka moved its settings to kafka-configs."""
     added, removed = given.all("--config"), given.all("--delete-config")
     partitions = given.renamed("--partitions", "--partitions")
+    if partitions:
+        partitions += given.renamed("--replica-assignment", "--replica-assignment")
     changes = []
     if partitions:
         changes.append(["topics", "alter", names[0], *partitions, *kept])

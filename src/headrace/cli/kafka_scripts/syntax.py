@@ -185,6 +185,20 @@ def properties(given: Given, *names: str) -> dict[str, str]:
     return dict(text.partition("=")[::2] for text in given.all(*names))
 
 
+def has_pattern(texts: Sequence[str]) -> bool:
+    """Whether one of the topics is a regular expression; a dot alone makes none."""
+    return not all(re.fullmatch(r"[a-zA-Z0-9._,-]+", text) for text in texts)
+
+
+def pattern_of(texts: Sequence[str]) -> str:
+    """Lists of topics and regular expressions as Kafka combines them: one of them matches."""
+    return "|".join(
+        re.escape(part).replace(r"\-", "-") if not has_pattern([part]) else part
+        for text in texts
+        for part in text.replace(" ", "").split(",")
+    )
+
+
 def topic_names(script: str, texts: Sequence[str]) -> list[str]:
     """The topics in comma-separated lists; a pattern is refused."""
     names = [name for text in texts for name in text.split(",")]

@@ -129,6 +129,8 @@ def translate(arguments: Sequence[str]) -> Translation:
     if script in _REFUSED:
         raise values.wrong(_REFUSED[script])
     if script in _SCRIPTS:
+        if "--version" in rest and script.startswith("kafka-"):
+            return Translation(["version"])
         is_bare = not rest and script not in _WITHOUT_ARGUMENTS
         return _SCRIPTS[script](["--help"] if is_bare else rest)
     if script.startswith(_OTHER_SCRIPTS):

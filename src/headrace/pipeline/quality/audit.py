@@ -1,6 +1,7 @@
 """The audit: what every tier should hold of each topic and minute, and what it holds."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -8,7 +9,7 @@ from typing import NamedTuple
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from headrace.model.audit import AUDIT_TOPIC, ReadMessage, reader_name
+from headrace.model.audit import AUDIT_TOPIC, MINUTE_MS, reader_name
 from headrace.model.dead_letters import retry_topic
 from headrace.model.ids import id_to_text
 from headrace.pipeline.events import RAW
@@ -16,17 +17,21 @@ from headrace.pipeline.quality.balance import Balance, Tier, balance
 from headrace.pipeline.quality.counting import (
     Offsets,
     Published,
+    TableCounts,
     Topic,
+    Unreadable,
     find_topics,
     in_log,
     in_table,
+    names_records,
     published,
 )
-from headrace.pipeline.quality.reads import read_by
+from headrace.pipeline.quality.reads import loaded_by, read_by
 from headrace.pipeline.runner.directory import PipelineDirectory
 from headrace.pipeline.runner.settings import PIPELINES
 from headrace.pipeline.warehouse.offsets import txn_id
-from headrace.pipeline.warehouse.table import Table, open_table
+from headrace.pipeline.warehouse.storage import location_of
+from headrace.pipeline.warehouse.table import RETENTION_TXN, Table, open_table
 from headrace.spark.cluster import Cluster
 
 FINDINGS = "audit"
@@ -44,31 +49,136 @@ _FINDINGS_SCHEMA = pa.schema(
 )
 
 
-def audit(cluster: Cluster, warehouse: Path, topics: Sequence[str] = ()) -> list[Balance]:
+class Lost(NamedTuple):
+    """Offsets that retention deleted before a load read them, accepted with --accept-loss."""
+
+    table: str
+    topic: str
+    partition: int
+    first_offset: int
+    offset_end: int
+
+
+class Findings(NamedTuple):
+    balances: list[Balance]
+    lost: list[Lost]
+    unreadable: list[Unreadable]  # records among the published counts
+
+
+def audit(cluster: Cluster, warehouse: Path, topics: Sequence[str] = ()) -> Findings:
     """Compare all tiers of these topics, or of all that are counted or that tables hold."""
+    # In this order, because all tiers go on meanwhile: what a query has finished, it published
+    # before, and what was published is in the log.
+    finished = list(_queries(warehouse))
     counted = published(cluster)
-    queries = list(_queries(warehouse, counted))
-    loaded = {path.name for path in (warehouse / RAW).glob("*") if open_table(path) is not None}
-    read = {topic for query in queries for topic in query.ends if topic != query.retries}
-    names = set(topics) or (counted.sent.keys() | loaded | read) - {AUDIT_TOPIC}
+    # A query of an older version published nothing.
+    queries = [query for query in finished if query.reader in counted.read]
+    names = set(topics)
+    if not names:
+        names |= counted.sent.keys()
+        names |= {path.name for path in (warehouse / RAW).glob("*") if open_table(path) is not None}
+        names |= {topic for query in queries for topic in query.ends if topic != query.retries}
+        names |= {one.topic for some in counted.loaded.values() for m in some for one in m.ranges}
+        names.discard(AUDIT_TOPIC)
     found: list[Balance] = []
     for topic in find_topics(cluster, sorted(names)):
-        ours = [query for query in queries if topic.name in query.ends]
-        found += _of_topic(cluster, warehouse, topic, counted.sent.get(topic.name), ours)
-    return found
+        checks = [
+            *_tables(warehouse, topic, counted),
+            *_jobs([query for query in queries if topic.name in query.ends], topic, counted),
+        ]
+        found += _compared(cluster, topic, counted.sent.get(topic.name), checks)
+    return Findings(found, list(_lost(counted, names)), counted.unreadable)
 
 
-class _QueryReads(NamedTuple):
+class _Check(NamedTuple):
+    """One tier of a topic behind the log."""
+
+    tier: Tier
+    name: str
+    asked: Offsets  # what it should hold
+    held: TableCounts
+    since_ms: int | None = None  # minutes before this one are not compared
+
+
+def _compared(
+    cluster: Cluster, topic: Topic, counted: Mapping[int, int] | None, checks: Sequence[_Check]
+) -> Iterator[Balance]:
+    log = in_log(cluster, topic, [check.asked for check in checks])
+    if counted is not None:
+        yield from balance(
+            Tier.BROKER, "", topic.name, counted, log.all, whole_since_ms=log.whole_since_ms
+        )
+    for check, expected in zip(checks, log.within, strict=True):
+        # Which rows of a table are still in the log is known by their offsets.
+        since_ms = check.since_ms if check.tier is Tier.TABLE else log.whole_since_ms
+        yield from balance(
+            check.tier,
+            check.name,
+            topic.name,
+            expected,
+            check.held.found,
+            check.held.doubled,
+            whole_since_ms=since_ms,
+        )
+
+
+def _tables(warehouse: Path, topic: Topic, counted: Published) -> Iterator[_Check]:
+    """The raw table of the topic, and every other table that loads counted."""
+    topic_id = id_to_text(topic.topic_id)
+    raw = location_of(warehouse / RAW / topic.name).url
+    names = {raw: f"{RAW}/{topic.name}"}
+    for place, messages in sorted(counted.loaded.items()):
+        if any(one.topic_id == topic_id for message in messages for one in message.ranges):
+            names.setdefault(place, place)
+    for place, name in names.items():
+        path = Path(place)
+        is_here = path.is_absolute() and (path / "_delta_log").is_dir()
+        table = open_table(path) if is_here else None
+        if table is not None and names_records(table):
+            loaded = _loaded(table, topic)
+            held = in_table(table, topic, loaded)
+            yield _Check(Tier.TABLE, name, Offsets({}, loaded), held, _kept_since(table))
+            continue
+        read = loaded_by(counted.loaded.get(place, ()), topic_id)
+        if read.end_offsets:
+            asked = Offsets(read.first_offsets, read.end_offsets)
+            yield _Check(Tier.LOAD, name, asked, TableCounts(read.counts, Counter()))
+
+
+def _kept_since(table: Table) -> int | None:
+    """The first minute of which retention removed no row; None if it removed none at all."""
+    removed_until_ms = table.recorded(RETENTION_TXN)
+    return None if removed_until_ms is None else -(-removed_until_ms // MINUTE_MS) * MINUTE_MS
+
+
+def _jobs(queries: Sequence["_Query"], topic: Topic, counted: Published) -> Iterator[_Check]:
+    for query in queries:
+        messages = counted.read[query.reader]
+        read = read_by(messages, id_to_text(topic.topic_id), query.last_batch)
+        ends = query.ends[topic.name].items()
+        asked = Offsets(read.first_offsets, {n: end for n, end in ends if n in read.first_offsets})
+        yield _Check(Tier.JOB, query.name, asked, TableCounts(read.counts, Counter()))
+
+
+def _lost(counted: Published, topics: Container[str]) -> Iterator[Lost]:
+    for table, messages in sorted(counted.loaded.items()):
+        for message in messages:
+            for one in message.ranges:
+                if message.is_lost and one.topic in topics:
+                    yield Lost(table, one.topic, one.partition, one.first_offset, one.offset_end)
+
+
+class _Query(NamedTuple):
     """A query of a pipeline that ran in this warehouse."""
 
     name: str
+    reader: str  # under which it publishes
     last_batch: int
     ends: Mapping[str, Mapping[int, int]]  # the next offsets after that batch, by topic
     retries: str  # a topic that only this pipeline reads
-    messages: Sequence[ReadMessage]
 
 
-def _queries(warehouse: Path, counted: Published) -> Iterator[_QueryReads]:
+def _queries(warehouse: Path) -> Iterator[_Query]:
     for path in sorted((warehouse / PIPELINES).glob("*")):
         directory = PipelineDirectory(path)
         for query, query_id in sorted((directory.recorded() or {}).get("queries", {}).items()):
@@ -80,61 +190,14 @@ def _queries(warehouse: Path, counted: Published) -> Iterator[_QueryReads]:
                 for topic, offsets in directory.offsets(query, last).items()
                 if not topic.startswith("#")
             }
-            messages = counted.read.get(reader_name(path.name, query, query_id), [])
-            if messages:  # an older version published none
-                name = f"{path.name}/{query}"
-                yield _QueryReads(name, last, ends, retry_topic(path.name), messages)
+            reader = reader_name(path.name, query, query_id)
+            yield _Query(f"{path.name}/{query}", reader, last, ends, retry_topic(path.name))
 
 
-def _of_topic(
-    cluster: Cluster,
-    warehouse: Path,
-    topic: Topic,
-    counted: Mapping[int, int] | None,
-    queries: Sequence[_QueryReads],
-) -> list[Balance]:
-    table = open_table(warehouse / RAW / topic.name)
-    reads = [read_by(one.messages, id_to_text(topic.topic_id), one.last_batch) for one in queries]
-    asked = [Offsets({}, _loaded(table, topic))]
-    asked += [
-        Offsets(read.first_offsets, {n: query.ends[topic.name][n] for n in read.first_offsets})
-        for query, read in zip(queries, reads, strict=True)
-    ]
-    log = in_log(cluster, topic, asked)
-    found: list[Balance] = []
-    if counted is not None:
-        found += balance(
-            Tier.BROKER, "", topic.name, counted, log.all, whole_since_ms=log.whole_since_ms
-        )
-    if table is not None:
-        held = in_table(table, topic.topic_id)
-        found += balance(
-            Tier.TABLE,
-            f"{RAW}/{topic.name}",
-            topic.name,
-            log.within[0],
-            held.found,
-            held.doubled,
-            whole_since_ms=log.whole_since_ms,
-        )
-    for query, read, expected in zip(queries, reads, log.within[1:], strict=True):
-        found += balance(
-            Tier.JOB,
-            query.name,
-            topic.name,
-            expected,
-            read.counts,
-            whole_since_ms=log.whole_since_ms,
-        )
-    return found
-
-
-def _loaded(table: Table | None, topic: Topic) -> dict[int, int]:
-    """The next offsets that the table has recorded."""
-    if table is None:
-        return {}
+def _loaded(table: Table, topic: Topic) -> dict[int, int]:
+    """The next offsets that the table has recorded, as far as the log was seen."""
     found = {n: table.recorded(txn_id(topic.topic_id, n)) for n in topic.end_offsets}
-    return {partition: offset for partition, offset in found.items() if offset is not None}
+    return {n: min(one, topic.end_offsets[n]) for n, one in found.items() if one is not None}
 
 
 def keep(balances: Sequence[Balance], warehouse: Path, checked_at_ms: int) -> None:
@@ -158,4 +221,8 @@ def keep(balances: Sequence[Balance], warehouse: Path, checked_at_ms: int) -> No
 
 
 def _time(millis: int) -> datetime:
-    return datetime.fromtimestamp(millis / 1000, UTC)
+    """A producer may send any timestamp; those that are no dates become the first or the last."""
+    try:
+        return datetime.fromtimestamp(millis / 1000, UTC)
+    except (OSError, OverflowError, ValueError):
+        return datetime(1, 1, 1, tzinfo=UTC) if millis < 0 else datetime(9999, 12, 31, tzinfo=UTC)

@@ -3,6 +3,7 @@
 producer   records that producers got acknowledged, as they published it
 broker     records in the log
 table      records in the raw table or its dead letters, as far as the table was loaded
+load       records that a load counted for a table that cannot be read here
 job        records that a query of a pipeline read, up to the last batch that it finished
 
 A tier is compared only in minutes in which the expectation is whole: the log may have lost the
@@ -19,6 +20,7 @@ Counts = Mapping[int, int]  # by start of the minute, in milliseconds
 class Tier(StrEnum):
     BROKER = "broker"
     TABLE = "table"
+    LOAD = "load"
     JOB = "job"
 
 

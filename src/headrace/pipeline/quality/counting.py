@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 from headrace.model.audit import (
     AUDIT_TOPIC,
     MINUTE_MS,
-    AuditMessage,
+    LoadMessage,
+    Message,
     ReadMessage,
     parse_message,
 )
@@ -24,8 +25,11 @@ from headrace.spark.cluster import EARLIEST, LATEST, Cluster
 from headrace.spark.fetching import RangeReader
 from headrace.spark.offsets import Range
 from headrace.spark.options import FetchSettings
+from headrace.spark.read_counts import count_by_minute
 
 _FETCH = FetchSettings(read_committed=True, fail_on_data_loss=False)
+# Without them, nobody can tell which record a row is.
+_ROW_COLUMNS = {"_topic_id", "_partition", "_offset", "_timestamp"}
 
 Numbers = npt.NDArray[np.int64]
 
@@ -39,11 +43,21 @@ class Topic(NamedTuple):
     end_offsets: Mapping[int, int]
 
 
+class Unreadable(NamedTuple):
+    """A record in the topic of the audit that is no message of the audit."""
+
+    partition: int
+    offset: int
+    reason: str
+
+
 class Published(NamedTuple):
     """The messages of the audit, each once."""
 
     sent: dict[str, Counter[int]]  # by producers: topic -> minute -> records
     read: dict[str, list[ReadMessage]]  # by queries, under their names
+    loaded: dict[str, list[LoadMessage]]  # by loads, under the places of their tables
+    unreadable: list[Unreadable]
 
 
 class Offsets(NamedTuple):
@@ -59,6 +73,10 @@ class LogCounts(NamedTuple):
     all: Counter[int]
     within: list[Counter[int]]  # the offsets that were asked for
     whole_since_ms: int | None  # retention deleted records of the minutes before; None: of none
+
+
+# Every record of a partition was deleted: nobody knows of which minutes.
+_NEVER_WHOLE_MS = (1 << 63) - 1
 
 
 class TableCounts(NamedTuple):
@@ -92,22 +110,36 @@ def find_topics(cluster: Cluster, names: list[str]) -> list[Topic]:
 
 
 def published(cluster: Cluster) -> Published:
-    """What producers and queries published."""
-    messages: dict[bytes, AuditMessage | ReadMessage] = {}
+    """What producers, queries and loads published."""
+    messages: dict[bytes, Message] = {}
+    unreadable: dict[bytes | None, Unreadable] = {}
     for topic in find_topics(cluster, [AUDIT_TOPIC]):
         for partition in topic.end_offsets:
             for records in _reader(cluster, topic, partition):
-                for value in records.values().to_pylist():
-                    if value is not None:
+                for offset, key, value in zip(
+                    records.offset.tolist(),
+                    records.keys().to_pylist(),
+                    records.values().to_pylist(),
+                    strict=True,
+                ):
+                    unreadable.pop(key, None)
+                    if value is None:
+                        continue
+                    try:
                         message = parse_message(value)
+                    except ValueError as wrong:
+                        unreadable[key] = Unreadable(partition, offset, str(wrong))
+                    else:
                         messages[message.key] = message
-    found = Published({}, {})
+    found = Published({}, {}, {}, list(unreadable.values()))
     for message in messages.values():
         if isinstance(message, ReadMessage):
             found.read.setdefault(message.query, []).append(message)
-            continue
-        for name, minutes in message.counts.items():
-            found.sent.setdefault(name, Counter()).update(minutes)
+        elif isinstance(message, LoadMessage):
+            found.loaded.setdefault(message.table, []).append(message)
+        else:
+            for name, minutes in message.counts.items():
+                found.sent.setdefault(name, Counter()).update(minutes)
     return found
 
 
@@ -121,33 +153,55 @@ def in_log(cluster: Cluster, topic: Topic, asked: Sequence[Offsets]) -> LogCount
         is_first = True
         for records in reader:
             minutes = _minutes(records.timestamp_ms)
-            everything.update(_count_by_minute(minutes))
+            everything.update(count_by_minute(minutes))
             for found, (first, end) in zip(within, asked, strict=True):
                 known = records.offset >= first.get(partition, 0)
                 known &= records.offset < end.get(partition, 0)
-                found.update(_count_by_minute(minutes[known]))
+                found.update(count_by_minute(minutes[known]))
             if is_first and first_offset > 0:
                 whole_since = max(whole_since or 0, int(minutes[0]) + MINUTE_MS)
             is_first = False
+        if is_first and first_offset > 0:
+            whole_since = _NEVER_WHOLE_MS
     return LogCounts(everything, within, whole_since)
 
 
-def in_table(table: Table, topic_id: bytes) -> TableCounts:
-    """The rows and dead letters of one topic."""
-    rows = _rows_of(table, topic_id, "_timestamp")
+def names_records(table: Table) -> bool:
+    """Whether the rows of a table say which records they are."""
+    return {field["name"] for field in table.fields()} >= _ROW_COLUMNS
+
+
+def in_table(table: Table, topic: Topic, loaded: Mapping[int, int]) -> TableCounts:
+    """The rows and dead letters of one topic that are in its log, below the offsets ``loaded``.
+
+    Rows that are there twice are counted wherever they are.
+    """
+    rows = _rows_of(table, topic.topic_id, "_timestamp")
     minutes = _minutes(rows[2] // 1000)
     places = _places(rows[0], rows[1])
+    doubled = Counter(count_by_minute(minutes))
+    doubled.subtract(count_by_minute(minutes[np.unique(places, return_index=True)[1]]))
     letters = open_table(table.location / DEAD_LETTERS)
-    all_places, all_minutes = places, minutes
     if letters is not None:
-        bad = _rows_of(letters, topic_id, "_timestamp_ms")
-        all_places = np.concatenate([places, _places(bad[0], bad[1])])
-        all_minutes = np.concatenate([minutes, _minutes(bad[2])])
-    distinct_rows = minutes[np.unique(places, return_index=True)[1]]
-    distinct = all_minutes[np.unique(all_places, return_index=True)[1]]
-    doubled = Counter(_count_by_minute(minutes))
-    doubled.subtract(_count_by_minute(distinct_rows))
-    return TableCounts(Counter(_count_by_minute(distinct)), +doubled)
+        bad = _rows_of(letters, topic.topic_id, "_timestamp_ms")
+        places = np.concatenate([places, _places(bad[0], bad[1])])
+        minutes = np.concatenate([minutes, _minutes(bad[2])])
+    places, indexes = np.unique(places, return_index=True)
+    known = _known(places, topic.first_offsets, loaded)
+    return TableCounts(Counter(count_by_minute(minutes[indexes][known])), +doubled)
+
+
+def _known(
+    places: Numbers, first: Mapping[int, int], end: Mapping[int, int]
+) -> npt.NDArray[np.bool_]:
+    """Whether each place is between the offsets of its partition."""
+    count = max([*first, int(places.max(initial=-1)) >> 48]) + 1
+    firsts, ends = (
+        np.array([bounds.get(n, 0) for n in range(count)], np.int64) for bounds in (first, end)
+    )
+    partition, offset = places >> 48, places & ((1 << 48) - 1)
+    known: npt.NDArray[np.bool_] = (offset >= firsts[partition]) & (offset < ends[partition])
+    return known
 
 
 def _rows_of(table: Table, topic_id: bytes, time: str) -> tuple[Numbers, Numbers, Numbers]:
@@ -156,7 +210,7 @@ def _rows_of(table: Table, topic_id: bytes, time: str) -> tuple[Numbers, Numbers
     if time == "_timestamp_ms":
         columns.append("stage")
     # Not filtered while it is read: deltalake takes a column without statistics for one of nulls.
-    rows = table.handle.to_pyarrow_dataset().to_table(columns=columns)
+    rows = table.read(columns)
     rows = rows.filter(pc.equal(rows["_topic_id"], id_to_text(topic_id)))
     if time == "_timestamp_ms":
         rows = rows.filter(pc.not_equal(rows["stage"], "lost"))
@@ -184,8 +238,3 @@ def _places(partition: Numbers, offset: Numbers) -> Numbers:
 def _minutes(timestamp_ms: Numbers) -> Numbers:
     minutes: Numbers = timestamp_ms - timestamp_ms % MINUTE_MS
     return minutes
-
-
-def _count_by_minute(minutes: Numbers) -> dict[int, int]:
-    values, counts = np.unique(minutes, return_counts=True)
-    return dict(zip(values.tolist(), counts.tolist(), strict=True))

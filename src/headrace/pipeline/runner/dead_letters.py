@@ -1,7 +1,7 @@
 """Keeps the dead letters of a pipeline: records and rows that no function sees, with the reason.
 
 Each letter goes to a table and to a topic, both before the sinks that lack its record. Both drop
-what a batch that runs again writes again.
+what a batch that runs again writes again. What is too large for the topic is only in the table.
 """
 
 from typing import TYPE_CHECKING
@@ -11,9 +11,12 @@ from pyspark.sql.types import StructType
 
 from headrace.model.dead_letters import (
     DEAD_LETTER_TOPIC,
+    HEADER_OVERHEAD,
     HEADER_PREFIX,
+    LETTER_OVERHEAD,
     LETTER_SIZE_MAX,
     LETTER_VALUE_SIZE_MAX,
+    MESSAGE_SIZE_DEFAULT,
 )
 from headrace.pipeline.runner.kept import Kept
 from headrace.pipeline.runner.settings import RunSettings
@@ -40,7 +43,8 @@ class DeadLetters:
         kept = Kept(letters.withColumn("pipeline", F.lit(self._pipeline)))
         try:
             JobTable(self._settings.table(TABLE), Rules(_KEY)).append(kept.rows, named)
-            self._send(letter_records(kept.rows), named)
+            size_max = self._settings.record_sizes.get(DEAD_LETTER_TOPIC, MESSAGE_SIZE_DEFAULT)
+            self._send(letter_records(kept.rows, size_max), named)
         finally:
             kept.release()
 
@@ -69,9 +73,11 @@ class DeadLetters:
         )
 
 
-def letter_records(letters: "DataFrame") -> "DataFrame":
-    """Letters as records of the topic: those of their records, with headers of ours."""
-    is_whole = F.coalesce(F.length("value"), F.lit(0)) <= LETTER_VALUE_SIZE_MAX
+def letter_records(letters: "DataFrame", size_max: int) -> "DataFrame":
+    """Letters as records of the topic: those of their records, with headers of ours.
+
+    A record above ``size_max`` bytes has no value, and if need be no key and no headers of its own.
+    """
     ours = {
         "stage": F.col("stage"),
         "pipeline": F.col("pipeline"),
@@ -84,15 +90,47 @@ def letter_records(letters: "DataFrame") -> "DataFrame":
         "timestamp": F.unix_millis("timestamp"),
         "attempt": F.col("attempt"),
         "sinks": F.col("sinks"),
-        # The table has the value.
-        "omitted": F.when(~is_whole, F.length("value")),
     }
     added = F.array(*(_header(name, value) for name, value in ours.items()))
-    given = F.coalesce(F.col("headers"), F.array().cast(HEADERS))
-    return letters.select(
+    whole = letters.select(
         "key",
-        F.when(is_whole, F.col("value")).alias("value"),
-        F.concat(given, F.filter(added, lambda one: one["value"].isNotNull())).alias("headers"),
+        "value",
+        F.coalesce(F.col("headers"), F.array().cast(HEADERS)).alias("given"),
+        F.filter(added, lambda one: one["value"].isNotNull()).alias("ours"),
+    )
+    value_size = F.coalesce(F.length("value"), F.lit(0))
+    own_size = F.coalesce(F.length("key"), F.lit(0)) + _size("given")
+    sized = whole.select("*", value_size.alias("value_size"), own_size.alias("own_size"))
+    has_own = F.col("own_size") + _size("ours") + LETTER_OVERHEAD <= size_max
+    has_value = (F.col("value_size") <= LETTER_VALUE_SIZE_MAX) & (
+        F.col("value_size") + F.col("own_size") + _size("ours") + LETTER_OVERHEAD <= size_max
+    )
+    # The table has what is omitted.
+    omitted = F.when(~has_own, F.col("value_size") + F.col("own_size"))
+    omitted = omitted.when(~has_value, F.col("value_size"))
+    nothing = F.array().cast(HEADERS)
+    return sized.select(
+        F.when(has_own, F.col("key")).alias("key"),
+        F.when(has_value, F.col("value")).alias("value"),
+        F.concat(
+            F.when(has_own, F.col("given")).otherwise(nothing),
+            "ours",
+            F.when(has_value, nothing).otherwise(F.array(_header("omitted", omitted))),
+        ).alias("headers"),
+    )
+
+
+def _size(headers: str) -> "Column":
+    """The bytes of a column of headers, at most."""
+    return F.aggregate(
+        headers,
+        F.lit(0),
+        lambda size, one: (
+            size
+            + F.octet_length(one["key"])
+            + F.coalesce(F.length(one["value"]), F.lit(0))
+            + HEADER_OVERHEAD
+        ),
     )
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 # Triggers up to this many milliseconds, the name of their pool, and its weight.
 _POOLS = ((1_000, "at-once", 16), (5_000, "soon", 4), (10_000, "steady", 2))
 _SLOW_POOL = ("slow", 1)
-_HEAP_MB_MAX = 8192
+_HEAP_MB_MAX = 4096
 
 
 def pool_of(trigger_ms: int) -> str:

@@ -8,7 +8,7 @@ import contextlib
 import json
 import uuid
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,6 +31,25 @@ def unique_name() -> str:
     return uuid.uuid4().hex[:12]
 
 
+class _ColumnStats(NamedTuple):
+    low: Any  # None if all values are null
+    high: Any
+    null_count: int
+
+    @classmethod
+    def of(cls, column: pa.ChunkedArray) -> "_ColumnStats":
+        found = pc.min_max(column).as_py()
+        return cls(found["min"], found["max"], column.null_count)
+
+    def merged(self, other: "_ColumnStats") -> "_ColumnStats":
+        values = [one for one in (self.low, self.high, other.low, other.high) if one is not None]
+        return _ColumnStats(
+            min(values, default=None),
+            max(values, default=None),
+            self.null_count + other.null_count,
+        )
+
+
 class _Part:
     """The rows of one combination of partition values that are not in a finished file."""
 
@@ -41,7 +60,7 @@ class _Part:
         self.file: BinaryIO | None = None
         self.writer: Any = None
         self.row_count = 0
-        self.stats: dict[str, tuple[Any, Any]] = {}
+        self.stats: dict[str, _ColumnStats] = {}
 
 
 class PartitionedFiles:
@@ -106,9 +125,9 @@ class PartitionedFiles:
         part.row_count += rows.num_rows
         for column in STATS_COLUMNS:
             if column in self._schema.names:
-                found = pc.min_max(rows.column(column)).as_py()
-                low, high = part.stats.get(column, (found["min"], found["max"]))
-                part.stats[column] = (min(low, found["min"]), max(high, found["max"]))
+                found = _ColumnStats.of(rows.column(column))
+                known = part.stats.get(column)
+                part.stats[column] = found if known is None else known.merged(found)
         assert part.file is not None
         if part.file.tell() >= self._file_bytes:
             self._close(values, part)
@@ -132,11 +151,12 @@ class PartitionedFiles:
         part.writer.close()
         size = part.file.tell()
         self._table.finish(part.path, part.file)
+        known = {column: one for column, one in part.stats.items() if one.low is not None}
         stats = {
             "numRecords": part.row_count,
-            "minValues": {column: low for column, (low, _) in part.stats.items()},
-            "maxValues": {column: high for column, (_, high) in part.stats.items()},
-            "nullCount": dict.fromkeys(part.stats, 0),
+            "minValues": {column: low for column, (low, _, _) in known.items()},
+            "maxValues": {column: high for column, (_, high, _) in known.items()},
+            "nullCount": {column: one.null_count for column, one in part.stats.items()},
         }
         self._finished.append(NewFile(part.path, size, values, part.row_count, json.dumps(stats)))
         part.writer = part.file = None

@@ -17,6 +17,7 @@ from headrace.pipeline.warehouse.compaction import Compacted, compact_closed
 from headrace.pipeline.warehouse.conditional_puts import check_conditional_puts
 from headrace.pipeline.warehouse.files import PartitionedFiles, unique_name
 from headrace.pipeline.warehouse.letter_topic import send_letters
+from headrace.pipeline.warehouse.load_counts import LoadCounts
 from headrace.pipeline.warehouse.offsets import Bounds, Decision, Span, lost_span, pending_span
 from headrace.pipeline.warehouse.planning import (
     BYTES_PER_RECORD_GUESS,
@@ -24,7 +25,13 @@ from headrace.pipeline.warehouse.planning import (
     next_batch,
     plan_tasks,
 )
-from headrace.pipeline.warehouse.reload import OtherRows, files_with_rows, in_tasks, span_to_reload
+from headrace.pipeline.warehouse.reload import (
+    OtherRows,
+    files_with_other_rows,
+    files_with_rows,
+    in_tasks,
+    span_to_reload,
+)
 from headrace.pipeline.warehouse.rows import DEAD_LETTER_SCHEMA, EventTime, RowSettings, lost_letter
 from headrace.pipeline.warehouse.schema import compare, fields_of
 from headrace.pipeline.warehouse.settings import LoadSettings, value_columns
@@ -77,6 +84,7 @@ class Load:
         self._source = settings.source_options()
         self._columns = value_columns(settings, self._source)
         self._cluster = Cluster(self._source.client)
+        self._audit = LoadCounts(self._cluster, self._location)
         self._bytes_per_record = BYTES_PER_RECORD_GUESS
         self._join_files_at = 0.0
         self._bad_share = BadShare(settings.bad_share_max)
@@ -186,7 +194,7 @@ class Load:
         others = OtherRows(
             self._location,
             self._table.file_schema(),
-            in_tasks(removed),
+            in_tasks(files_with_other_rows(removed, spans)),
             tuple(spans),
             f"reloaded-{unique_name()}",
         ).run(self._spark)
@@ -258,6 +266,7 @@ class Load:
         letters = PartitionedFiles(self._location / DEAD_LETTERS, DEAD_LETTER_SCHEMA, unique_name())
         letters.add((), lost_letter(*lost, written_at, reason))
         self._commit_letters([TaskResult((), letters.finish(), 0, 0)], written_at)
+        self._audit.publish_lost(lost)
         rows = self._row_settings(written_at)
         self._table.commit(Batch((lost,), (), rows.table_schema, written_at, reason))
 
@@ -268,6 +277,7 @@ class Load:
         batch = next_batch(pending, self._bytes_per_record, self._settings.limits)
         rows, results = self._run(batch, self._settings.event_time)
         self._commit_letters(results, rows.loaded_at_ms)
+        self._audit.publish(one for result in results for one in result.counts)
         files = tuple(file for result in results for file in result.files)
         decision = self._table.commit(
             Batch(tuple(batch), files, rows.table_schema, rows.loaded_at_ms)

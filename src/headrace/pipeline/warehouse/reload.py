@@ -1,6 +1,7 @@
 """Loads a range of offsets again: one commit replaces its rows.
 
-Files with rows of the range are replaced by their other rows. The next offsets of the partitions
+Files with rows of the range are replaced by their other rows. A file without other rows is not
+opened: it may be damaged or missing, and the reload is the cure. The next offsets of the partitions
 stay as they are, and the commit carries them, so a load at the same time is refused or refuses.
 """
 
@@ -43,6 +44,25 @@ def files_with_rows(files: Sequence[TableFile], spans: Sequence[Span]) -> list[T
             for span in spans
         )
     ]
+
+
+def files_with_other_rows(files: Sequence[TableFile], spans: Sequence[Span]) -> list[TableFile]:
+    """Files that may hold rows outside of all spans."""
+    return [file for file in files if not _is_inside(file, spans)]
+
+
+def _is_inside(file: TableFile, spans: Sequence[Span]) -> bool:
+    """Whether the statistics of a file prove that all of its rows are in the spans."""
+    if None in file.low or None in file.high or file.null_counts != (0, 0, 0):
+        return False
+    (topic_id, partition, first_offset), (last_topic_id, last_partition, _) = file.low, file.high
+    covered = {
+        span.place.partition
+        for span in spans
+        if id_to_text(span.topic_id) == topic_id and span.first_offset <= first_offset
+    }
+    # Of a file with two topic IDs, the IDs between them are not known.
+    return topic_id == last_topic_id and covered.issuperset(range(partition, last_partition + 1))
 
 
 class OtherRows(NamedTuple):
@@ -94,5 +114,6 @@ def _others(rows: pa.RecordBatch, spans: Sequence[Span]) -> pa.Array:
             ),
             pc.greater_equal(rows.column("_offset"), span.first_offset),
         )
-        kept = pc.and_(kept, pc.invert(inside))
+        # A row without a place in a topic belongs to no span.
+        kept = pc.and_(kept, pc.invert(pc.fill_null(inside, False)))
     return kept

@@ -1,7 +1,8 @@
 """Removes rows of old events from a table: whole files where possible, in one commit.
 
-A table with the partition column ``event_date`` loses whole partitions, and no file is read.
+A table with the partition column ``event_date`` loses whole partitions, and no row is read.
 Another table is judged by the timestamps of its records: files with old and new rows are rewritten.
+The commit says until which timestamp rows were removed, for the audit.
 """
 
 from datetime import UTC, date, datetime, time
@@ -42,7 +43,8 @@ def remove_before(table: Table, day: date) -> Removed:
         if not removed:
             return Removed(0, 0, 0)
         added = files.finish() if files is not None else ()
-        if table.rewrite(removed, added, written_at_ms, changes_rows=True):
+        until_ms = _removed_until(table, removed, day)
+        if table.rewrite(removed, added, written_at_ms, removed_until_ms=until_ms):
             rows = _row_count(removed) - _row_count(added)
             return Removed(rows, len(removed), len(added))
     raise CommitRefused(
@@ -72,8 +74,8 @@ def _plan(table: Table, day: date) -> tuple[list[TableFile], PartitionedFiles | 
     removed = []
     try:
         for file in table.files():
-            oldest = _oldest(table, file)
-            if oldest is not None and oldest >= limit.as_py():
+            times = _times(table, file)
+            if times is not None and times[0] >= limit.as_py():
                 continue
             removed.append(file)
             for rows in rows_of(table.location, schema, file):
@@ -85,8 +87,25 @@ def _plan(table: Table, day: date) -> tuple[list[TableFile], PartitionedFiles | 
     return removed, files
 
 
-def _oldest(table: Table, file: TableFile) -> datetime | None:
-    """From the footer of the file; None if it is unknown."""
+def _removed_until(table: Table, removed: list[TableFile], day: date) -> int:
+    """No row of a record with this timestamp, or a newer one, is removed.
+
+    A late event has an old date, and a record after that date.
+    """
+    ends = [int(datetime.combine(day, time(), UTC).timestamp() * 1000)]
+    if EVENT_DATE in table.partition_columns:
+        for file in removed:
+            try:
+                times = _times(table, file)
+            except LoadStopped:  # a damaged file can be removed, too
+                times = None
+            newest = file.loaded_ms if times is None else int(times[1].timestamp() * 1000)
+            ends.append(newest + 1)
+    return max(ends)
+
+
+def _times(table: Table, file: TableFile) -> tuple[datetime, datetime] | None:
+    """The oldest and the newest timestamp, from the footer of the file; None if unknown."""
     with table.location.reading(file.path) as opened:
         footer = opened.metadata
     paths = [footer.schema.column(number).path for number in range(footer.num_columns)]
@@ -96,9 +115,10 @@ def _oldest(table: Table, file: TableFile) -> datetime | None:
     found = [
         footer.row_group(number).column(index).statistics for number in range(footer.num_row_groups)
     ]
-    if not all(one is not None and one.has_min_max and not one.null_count for one in found):
+    known = all(one is not None and one.has_min_max and not one.null_count for one in found)
+    if not found or not known:
         return None
-    return min((one.min for one in found), default=None)
+    return min(one.min for one in found), max(one.max for one in found)
 
 
 def _row_count(files: "list[TableFile] | tuple[NewFile, ...]") -> int:

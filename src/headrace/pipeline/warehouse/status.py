@@ -88,7 +88,10 @@ def read_status(
 
 def _held(table: Table) -> dict[Key, _Held]:
     found: dict[Key, _Held] = defaultdict(_Held)
+    damaged = table.damaged_files()
     for file in pa.table(table.handle.get_add_actions(flatten=True)).to_pylist():
+        if file["path"] in damaged:
+            continue  # its rows cannot be read
         for key, rows in _rows_of(table.location, file):
             one = found[key]
             one.rows += rows
@@ -118,7 +121,7 @@ def _dead_letters(location: Location) -> tuple[dict[Key, int], dict[Key, int]]:
     lost: dict[Key, int] = defaultdict(int)
     if table is not None:
         columns = [*_KEY, "_offset", "_offset_end", "stage"]
-        rows = table.handle.to_pyarrow_table(columns=columns)
+        rows = table.read(columns)
         for row in rows.group_by(columns).aggregate([]).to_pylist():
             key = Key(*(row[name] for name in _KEY))
             if row["stage"] == "lost":

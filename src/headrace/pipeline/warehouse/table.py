@@ -3,14 +3,14 @@
 A commit of deltalake fails if another commit with the same txn ID came after the version that the
 handle shows. So offsets and schema are compared on the handle that commits, and a handle is
 updated only before they are compared again. A failed commit may have happened. After every failure
-``Table`` updates the handle, compares again, and then commits the same files, drops them because
-the table has their offsets, or refuses.
+``Table`` updates the handle, compares again, and then finds its files in the table, commits the
+same files, drops them because the table has their offsets, or refuses.
 """
 
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,14 @@ from deltalake.exceptions import DeltaError
 from deltalake.schema import Field as DeltaField
 from deltalake.transaction import AddAction, RemoveAction
 
-from headrace.pipeline.errors import CommitRefused, LoadStopped, SchemaRefused, reason
-from headrace.pipeline.warehouse.batch import Batch, NewFile, TableFile
+from headrace.pipeline.errors import (
+    CommitRefused,
+    LoadStopped,
+    RunRefused,
+    SchemaRefused,
+    reason,
+)
+from headrace.pipeline.warehouse.batch import Batch, NewFile, Numbered, TableFile
 from headrace.pipeline.warehouse.files import STATS_COLUMNS
 from headrace.pipeline.warehouse.offsets import Decision, decide
 from headrace.pipeline.warehouse.schema import Field, compare, fields_of
@@ -31,6 +37,8 @@ log = logging.getLogger("headrace.pipeline")
 
 # All rewrites of files carry it, so that two at once conflict.
 FILES_TXN = "headrace/files"
+# Its version is a time in milliseconds: retention may have removed rows of older records.
+RETENTION_TXN = "headrace/retention"
 # A checkpoint bounds what a new handle must read, and keeps the offsets.
 CHECKPOINT_COMMITS = 20
 # Vacuum deletes files without a commit at this age, and never below it.
@@ -117,7 +125,9 @@ class Table:
                 self.update()
             try:
                 # A handle reads the log when it is asked, and the log may have been cleaned up.
-                if self._decide(batch, after_failure=failure is not None) is Decision.REPEATED:
+                if failure is not None and self._happened(batch):
+                    return Decision.COMMIT
+                if self._decide(batch) is Decision.REPEATED:
                     return Decision.REPEATED
                 added = self._new_columns(batch)
                 before = self.version
@@ -141,7 +151,13 @@ class Table:
             f"The last failure was: {failure and reason(failure)}"
         ) from failure
 
-    def _decide(self, batch: Batch, *, after_failure: bool) -> Decision:
+    def _happened(self, batch: Batch) -> bool:
+        """Whether a commit that seemed to fail happened: only that commit adds these files."""
+        return bool(batch.files) and batch.files[0].path in self.paths()
+
+    def _decide(self, batch: Batch) -> Decision:
+        if batch.claim is not None:
+            self._check_claim(batch.claim)
         if batch.numbered is not None:
             newest = self.recorded(batch.numbered.txn_id)
             repeated = newest is not None and newest >= batch.numbered.number
@@ -150,13 +166,18 @@ class Table:
             recorded = {span.txn_id: self.recorded(span.txn_id) for span in batch.spans}
             decision = decide(batch.spans, recorded)
         else:
-            # Without offsets, only its files tell whether the failed commit happened.
             decision = Decision.COMMIT
-            if after_failure and batch.files and batch.files[0].path in self.paths():
-                decision = Decision.REPEATED
         if decision is Decision.COMMIT:
             self._check_files(batch.files, batch.written_at_ms)
         return decision
+
+    def _check_claim(self, claim: Numbered) -> None:
+        newest = self.recorded(claim.txn_id)
+        if newest is not None and newest > claim.number:
+            raise RunRefused(
+                f"another run of this pipeline writes to {self.location} since this one started. "
+                "Nothing was committed"
+            )
 
     def paths(self) -> set[str]:
         """The files of the version that the handle shows."""
@@ -175,9 +196,28 @@ class Table:
                 tuple(file.get(f"min.{name}") for name in _ROW_KEY),
                 tuple(file.get(f"max.{name}") for name in _ROW_KEY),
                 file["modification_time"],
+                tuple(file.get(f"null_count.{name}") for name in _ROW_KEY),
             )
             for file in pa.table(self._handle.get_add_actions(flatten=True)).to_pylist()
         ]
+
+    def damaged_files(self) -> dict[str, str]:
+        """By path: what is wrong with files that are missing or have another size.
+
+        Their content is not read. Only in a directory: elsewhere each file would be a request.
+        """
+        files = self.files() if self.location.is_directory else []
+        return dict(self._wrong_sizes(files))
+
+    def read(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows of the version that the handle shows. Raises LoadStopped."""
+        try:
+            rows: pa.Table = self._handle.to_pyarrow_dataset().to_table(columns=columns)
+        except (DeltaError, OSError, pa.ArrowException) as broken:
+            raise LoadStopped(
+                f"a file of {self.location} cannot be read: {reason(broken)}. Restore the file"
+            ) from broken
+        return rows
 
     def file_schema(self) -> pa.Schema:
         """The columns of a file: those of the table without the partition columns."""
@@ -191,12 +231,13 @@ class Table:
         written_at_ms: int,
         loaded: Mapping[str, int] | None = None,
         *,
-        changes_rows: bool = False,
+        removed_until_ms: int | None = None,
     ) -> bool:
         """Replace files by others; False if the table no longer has the old ones.
 
         ``loaded`` are the next offsets of the partitions that a reload replaces; they must not
-        have moved meanwhile. Otherwise the new files hold the same rows, unless ``changes_rows``.
+        have moved meanwhile. Retention says until which time of the records it removed rows.
+        Otherwise the new files hold the same rows.
         """
         failure: Exception | None = None
         for _ in range(_TRIES):
@@ -210,7 +251,7 @@ class Table:
                     # Another rewrite came first, or ours happened and its outcome was unknown.
                     return bool(added) and added[0].path in present
                 self._check_files(added, written_at_ms)
-                self._replace(removed, added, loaded, changes_rows)
+                self._replace(removed, added, loaded, removed_until_ms)
             except (DeltaError, OSError) as failed:
                 log.info("Rewrite of %s failed; comparing again: %s", self.location, failed)
                 failure = failed
@@ -227,11 +268,14 @@ class Table:
         removed: Sequence[TableFile],
         added: Sequence[NewFile],
         loaded: Mapping[str, int] | None,
-        changes_rows: bool,
+        removed_until_ms: int | None,
     ) -> None:
         now = self._clock_ms()
-        changes_rows = changes_rows or loaded is not None
+        changes_rows = removed_until_ms is not None or loaded is not None
         txns = [Transaction(FILES_TXN, (self.recorded(FILES_TXN) or 0) + 1)]
+        if removed_until_ms is not None:
+            until_ms = max(removed_until_ms, self.recorded(RETENTION_TXN) or 0)
+            txns.append(Transaction(RETENTION_TXN, until_ms))
         txns += [Transaction(name, end) for name, end in (loaded or {}).items()]
         actions: list[AddAction | RemoveAction] = [
             RemoveAction(
@@ -280,14 +324,47 @@ class Table:
                 f"delete files without a commit after {ORPHAN_AGE_H_MIN} hours. Nothing was "
                 "committed"
             )
+        for _, wrong in self._wrong_sizes(files):
+            raise CommitRefused(
+                f"{wrong}. Executors must write to the same place as the driver. Nothing was "
+                "committed"
+            )
+
+    def _wrong_sizes(self, files: Sequence[NewFile | TableFile]) -> Iterator[tuple[str, str]]:
         sizes = self.location.sizes([file.path for file in files])
         for file, size in zip(files, sizes, strict=True):
             if size != file.size:
                 found = "is missing" if size is None else f"has {size} bytes"
-                raise CommitRefused(
-                    f"{self.location / file.path} {found}, and should have {file.size} bytes. "
-                    "Executors must write to the same place as the driver. Nothing was committed"
+                place = self.location / file.path
+                yield file.path, f"{place} {found}, and should have {file.size} bytes"
+
+    def start_over(self, schema: pa.Schema, claim: Numbered) -> None:
+        """Remove all rows and replace the columns, in one commit."""
+        failure: Exception | None = None
+        for _ in range(_TRIES):
+            self.update()
+            self._check_claim(claim)
+            try:
+                DeltaTable.create(
+                    self.location.url,
+                    Schema.from_arrow(schema),
+                    mode="overwrite",
+                    configuration=_CONFIGURATION,
+                    storage_options=self.location.storage_options,
+                    commit_properties=CommitProperties(
+                        max_commit_retries=0, app_transactions=[Transaction(*claim)]
+                    ),
                 )
+            except (DeltaError, OSError) as failed:
+                log.info("Emptying %s failed: %s", self.location, failed)
+                failure = failed
+                continue
+            self._handle = _open(self.location)
+            return
+        raise CommitRefused(
+            f"could not remove the rows of {self.location} in {_TRIES} attempts. The last failure "
+            f"was: {failure and reason(failure)}"
+        ) from failure
 
     def _new_columns(self, batch: Batch) -> tuple[Field, ...]:
         return self._checked(batch.schema) if batch.files else ()
@@ -357,8 +434,13 @@ def delta_json(schema: pa.Schema) -> str:
     return text
 
 
-def _open(location: Location) -> DeltaTable:
-    return DeltaTable(location.url, storage_options=location.storage_options)
+def _open(location: Location, version: int | None = None) -> DeltaTable:
+    return DeltaTable(location.url, version, storage_options=location.storage_options)
+
+
+def open_version(location: Location, version: int) -> Table:
+    """An older version of a table, for reading."""
+    return Table(location, _open(location, version))
 
 
 def open_table(place: Path | Location) -> Table | None:

@@ -14,6 +14,7 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException
 
 from headrace.client.errors import ClientError
+from headrace.model.audit import ReadRange
 from headrace.pipeline.warehouse.batch import NewFile
 from headrace.pipeline.warehouse.files import PartitionedFiles
 from headrace.pipeline.warehouse.offsets import Span
@@ -24,6 +25,7 @@ from headrace.spark.cluster import shared_cluster
 from headrace.spark.fetching import RangeReader
 from headrace.spark.offsets import Range
 from headrace.spark.options import SourceOptions
+from headrace.spark.read_counts import RangeCounts
 from headrace.spark.value_format import value_parser
 from headrace.spark.workers import settle
 
@@ -38,6 +40,7 @@ class TaskResult(NamedTuple):
     letters: tuple[NewFile, ...]  # relative to the table of dead letters
     bytes_fetched: int
     offsets_fetched: int  # whole batches are fetched, so more than the spans have
+    counts: tuple[ReadRange, ...] = ()  # of all records, also of dead letters
 
 
 class Job(NamedTuple):
@@ -59,35 +62,46 @@ class Job(NamedTuple):
         files = PartitionedFiles(self.table, self.rows.file_schema, name)
         letters = PartitionedFiles(self.table / DEAD_LETTERS, DEAD_LETTER_SCHEMA, name)
         bytes_fetched = offsets_fetched = 0
+        counts: list[ReadRange] = []
         try:
             for span in self.tasks[number]:
-                reader = self._write(span, files, letters)
+                counted = RangeCounts(_range(span), span.topic_id)
+                reader = self._write(span, files, letters, counted)
                 bytes_fetched += reader.bytes_fetched
                 offsets_fetched += reader.offsets_fetched
-            return TaskResult(files.finish(), letters.finish(), bytes_fetched, offsets_fetched)
+                counts += counted.ranges()
+            fetched = bytes_fetched, offsets_fetched
+            return TaskResult(files.finish(), letters.finish(), *fetched, tuple(counts))
         except BaseException:
             files.abandon()
             letters.abandon()
             raise
 
-    def _write(self, span: Span, files: PartitionedFiles, letters: PartitionedFiles) -> RangeReader:
+    def _write(
+        self, span: Span, files: PartitionedFiles, letters: PartitionedFiles, counts: RangeCounts
+    ) -> RangeReader:
         parse = None
         if not self.rows.conflict:
             parse = value_parser(self.source.value, self.columns.kind)
         builder = RowBuilder(self.rows, span.place, span.topic_id, parse)
         reader = RangeReader(
             shared_cluster(self.source.client),
-            Range(span.place, span.first_offset, span.offset_end),
+            _range(span),
             span.topic_id,
             self.source.fetch,
         )
         for records in reader:
+            counts.add(records)
             for built in builder.build(records):
                 for values, rows in built.rows:
                     files.add(values, rows)
                 if built.letters is not None:
                     letters.add((), built.letters)
         return reader
+
+
+def _range(span: Span) -> Range:
+    return Range(span.place, span.first_offset, span.offset_end)
 
 
 def run_tasks(spark: Any, count: int, run_task: Callable[[int], Result]) -> list[Result]:

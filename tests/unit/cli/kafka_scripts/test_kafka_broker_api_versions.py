@@ -21,7 +21,7 @@ def test_a_command_line_is_translated(line, translated):
 
 @pytest.mark.parametrize(
     ("line", "message"),
-    [("kafka-broker-api-versions.sh --version", "headrace brokers api-versions --help")],
+    [("kafka-broker-api-versions.sh --versions", "headrace brokers api-versions --help")],
 )
 def test_a_command_line_without_a_translation_is_refused_with_advice(line, message):
     check_refused(line, message)

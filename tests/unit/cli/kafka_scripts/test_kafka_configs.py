@@ -28,6 +28,11 @@ from tests.unit.cli.kafka_scripts.command_lines import check_refused, check_tran
             "kafka-configs --topic t --alter --add-config a=1 --delete-config b,c",
             "configs set topic t a=1 --unset b --unset c",
         ),
+        (
+            "kafka-configs --topic t --alter --add-config-file new.properties --delete-config b",
+            "configs set topic t --file new.properties --unset b",
+        ),
+        ("kafka-configs.sh --version", "version"),
         ("kafka-configs --broker-logger 1 --describe --all", "configs get broker-logger 1"),
     ],
 )
@@ -38,6 +43,10 @@ def test_a_command_line_is_translated(line, translated):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
+        (
+            "kafka-configs --topic t --alter --add-config a=1 --add-config-file f",
+            "give --add-config or --add-config-file",
+        ),
         ("kafka-configs.sh --describe --entity-type users", "--entity-type users is not supported"),
     ],
 )

@@ -3,7 +3,7 @@
 import pytest
 
 from headrace.cli.kafka_scripts.translation import translate
-from tests.unit.cli.kafka_scripts.command_lines import check_refused, check_translated
+from tests.unit.cli.kafka_scripts.command_lines import check_translated
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,10 @@ from tests.unit.cli.kafka_scripts.command_lines import check_refused, check_tran
             "kafka-run-class.sh kafka.tools.ReplicaVerificationTool --broker-list h:1",
             "verify-replicas -b h:1",
         ),
+        (
+            "kafka-replica-verification.sh -b h:1 --topics-include 'ord.*|users'",
+            "verify-replicas --matching 'ord.*|users' -b h:1",
+        ),
         ("kafka-replica-verification.sh --version", "version"),
         ("kafka-replica-verification.sh", "verify-replicas --help"),
     ],
@@ -32,7 +36,3 @@ def test_a_command_line_is_translated(line, translated):
 def test_options_without_effect_are_noted():
     line = ["kafka-replica-verification", "-b", "h:1", "--fetch-size", "1000"]
     assert any("--fetch-size has no effect" in note for note in translate(line).notes)
-
-
-def test_a_pattern_is_refused():
-    check_refused("kafka-replica-verification -b h:1 --topics-include ord.*", "is a pattern")

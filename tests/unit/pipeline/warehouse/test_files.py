@@ -44,6 +44,21 @@ def test_one_file_for_each_combination_of_partition_values(tmp_path):
     assert pq.ParquetFile(tmp_path / first.path).read().column("_offset").to_pylist() == [5, 7, 9]
 
 
+def test_statistics_count_nulls(tmp_path, monkeypatch):
+    monkeypatch.setattr(files_module, "_ROW_GROUP_BYTES", 1)  # each batch is a row group
+    files = PartitionedFiles(tmp_path, SCHEMA, "a")
+    for offsets in ([None], [4, None], [2]):
+        columns = {"_topic": [None] * len(offsets), "_partition": [1] * len(offsets)}
+        files.add((), pa.RecordBatch.from_pydict({**columns, "_offset": offsets}, SCHEMA))
+    (file,) = files.finish()
+    assert json.loads(file.stats) == {
+        "numRecords": 4,
+        "minValues": {"_partition": 1, "_offset": 2},
+        "maxValues": {"_partition": 1, "_offset": 4},
+        "nullCount": {"_topic": 4, "_partition": 0, "_offset": 2},
+    }
+
+
 @pytest.mark.parametrize("value", [None, "", "../up", "a/b", "ä", "a=b", "100%"])
 def test_values_that_need_escaping_are_not_in_the_path(tmp_path, value):
     files = PartitionedFiles(tmp_path, SCHEMA, "a")

@@ -1,8 +1,10 @@
 """Reload: exactly the rows of the range are replaced, in one commit, also in races."""
 
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from headrace.model.ids import TopicPartition, id_to_text
 from headrace.pipeline.errors import LoadStopped
@@ -12,6 +14,7 @@ from headrace.pipeline.warehouse.files import PartitionedFiles
 from headrace.pipeline.warehouse.offsets import Bounds, Span
 from headrace.pipeline.warehouse.reload import (
     OtherRows,
+    files_with_other_rows,
     files_with_rows,
     in_tasks,
     span_to_reload,
@@ -48,7 +51,8 @@ def load(table, *spans, round_="first"):
 def reload(table, *spans, round_="second"):
     removed = files_with_rows(table.files(), spans)
     added = [*write(table, round_, *spans)]
-    others = OtherRows(table.location, SCHEMA, in_tasks(removed), spans, f"o{round_}")
+    straddling = in_tasks(files_with_other_rows(removed, spans))
+    others = OtherRows(table.location, SCHEMA, straddling, spans, f"o{round_}")
     for number in range(len(others.tasks)):
         added += others.run_task(number)
     ends = {s.txn_id: s.offset_end for s in spans}
@@ -135,6 +139,59 @@ def test_files_are_chosen_by_their_statistics():
     unknown = TableFile("unknown", 1, (), 1)
     found = files_with_rows([below, other, mixed, unknown], [span(5, 10)])
     assert [file.path for file in found] == ["mixed", "unknown"]
+
+
+def test_a_file_lies_inside_only_if_its_statistics_prove_it():
+    key, nulls = id_to_text(ID), (0, 0, 0)
+
+    def inside(low, high, null_counts=nulls):
+        file = TableFile("file", 1, (), 1, low, high, null_counts=null_counts)
+        return not files_with_other_rows([file], [span(5, 10), span(3, 10, 1)])
+
+    assert inside((key, 0, 5), (key, 0, 9))
+    assert inside((key, 1, 3), (key, 1, 9))
+    assert inside((key, 0, 5), (key, 1, 9))  # both partitions begin before
+    assert not inside((key, 0, 4), (key, 0, 9))
+    assert not inside((key, 0, 3), (key, 1, 9))
+    assert not inside((key, 0, 5), (key, 2, 9))  # partition 2 is not loaded again
+    assert not inside((key, 0, 5), (key + "x", 0, 9))
+    assert not inside(("A", 0, 5), ("A", 0, 9))
+    assert not inside((None, None, None), (None, None, None))
+    for null_counts in ((1, 0, 0), (0, 0, 1), (None, None, None)):
+        assert not inside((key, 0, 5), (key, 0, 9), null_counts)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "missing"])
+def test_a_reload_replaces_a_damaged_file_inside_its_range(table, damage):
+    (damaged,) = (file for file in table.files() if file.low[2] == 5)
+    path = Path(str(table.location), damaged.path)
+    if damage == "truncated":
+        path.write_bytes(path.read_bytes()[:20])
+    else:
+        path.unlink()
+    with pytest.raises(LoadStopped, match="load its records again with --reload-from"):
+        compact(table)
+    with pytest.raises(LoadStopped, match="cannot be read"):
+        reload(table, span(6, 10), span(5, 8, 1), round_="too-short")
+    assert reload(table, span(3, 10), span(5, 8, 1))
+    assert rows(table) == expected({0: 3, 1: 5})
+    compact(table)
+    assert rows(table) == expected({0: 3, 1: 5})
+
+
+def test_rows_without_a_place_in_a_topic_stay(table):
+    foreign = [{"round": "foreign"}, {"_topic_id": id_to_text(ID), "_offset": 7}]
+    write_deltalake(str(table.location), pa.Table.from_pylist(foreign, SCHEMA), mode="append")
+    table.update()
+    compact(table)  # one file with all rows; its statistics tell of the nulls
+    (file,) = table.files()
+    assert file.null_counts == (1, 2, 1)
+    assert reload(table, span(0, 10), span(0, 8, 1))
+    found = DeltaTable(str(table.location)).to_pyarrow_table().to_pylist()
+    without = [row for row in found if row["_partition"] is None]
+    assert [(row["_offset"], row["round"]) for row in without] == [(None, "foreign"), (7, None)]
+    assert len(found) == 20
+    assert {row["round"] for row in found if row["_partition"] is not None} == {"second"}
 
 
 def test_tasks_rewrite_files_of_about_one_target_size():

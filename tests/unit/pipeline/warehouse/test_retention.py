@@ -1,4 +1,4 @@
-"""Retention: old rows go in one commit, newer ones stay, whole files are not read."""
+"""Retention: old rows go in one commit, newer ones stay, the commit says what went."""
 
 from datetime import UTC, date, datetime, timedelta
 
@@ -13,7 +13,13 @@ from headrace.pipeline.warehouse.compaction import compact
 from headrace.pipeline.warehouse.files import PartitionedFiles
 from headrace.pipeline.warehouse.offsets import Span
 from headrace.pipeline.warehouse.retention import first_day_kept, remove_before
-from headrace.pipeline.warehouse.table import FILES_TXN, now_ms, open_or_create, open_table
+from headrace.pipeline.warehouse.table import (
+    FILES_TXN,
+    RETENTION_TXN,
+    now_ms,
+    open_or_create,
+    open_table,
+)
 
 ID = bytes(range(16))
 FILE = pa.schema(
@@ -59,10 +65,11 @@ def in_one_file(tmp_path):
     return table
 
 
-def test_whole_partitions_are_removed_without_reading_them(by_date):
+def test_whole_partitions_are_removed_even_if_their_files_are_gone(by_date):
     version = by_date.version
+    loaded_ms = max(file.loaded_ms for file in by_date.files())
     for file in by_date.files():
-        by_date.location.delete(file.path)  # a read would fail
+        by_date.location.delete(file.path)
     assert remove_before(by_date, date(2026, 1, 3)) == (2, 2, 0)
     assert [dict(file.partition_values)["event_date"] for file in by_date.files()] == [
         "2026-01-03", "2026-01-04", "2026-01-05"
@@ -70,6 +77,35 @@ def test_whole_partitions_are_removed_without_reading_them(by_date):
     assert by_date.version == version + 1 and by_date.recorded(FILES_TXN) == 1
     assert remove_before(by_date, date(2026, 1, 3)) == (0, 0, 0)
     assert by_date.version == version + 1
+    assert by_date.recorded(RETENTION_TXN) == loaded_ms + 1  # nobody knows the times of the rows
+
+
+def millis(day, hour=0):
+    return int(datetime(2026, 1, day, hour, tzinfo=UTC).timestamp() * 1000)
+
+
+def test_the_commit_says_until_which_time_rows_were_removed(by_date):
+    assert by_date.recorded(RETENTION_TXN) is None
+    files = PartitionedFiles(by_date.location, FILE, "late")
+    rows = pa.RecordBatch.from_pylist(
+        [{"_offset": 9, "_timestamp": FIRST + timedelta(days=3)}], FILE
+    )
+    files.add((("event_date", "2026-01-01"),), rows)
+    span = Span(TopicPartition("orders", 0), ID, 5, 10)
+    by_date.commit(Batch((span,), files.finish(), SCHEMA, now_ms()))
+    remove_before(by_date, date(2026, 1, 2))  # the late row is of January 4
+    assert by_date.recorded(RETENTION_TXN) == millis(4, 12) + 1
+    remove_before(by_date, date(2026, 1, 4))
+    assert by_date.recorded(RETENTION_TXN) == millis(4, 12) + 1  # never moves back
+    remove_before(by_date, date(2026, 1, 6))
+    assert by_date.recorded(RETENTION_TXN) == millis(6)
+
+
+def test_a_table_by_timestamp_is_removed_up_to_the_day(in_one_file):
+    remove_before(in_one_file, date(2026, 1, 8))
+    assert in_one_file.recorded(RETENTION_TXN) == millis(8)
+    compact(in_one_file)
+    assert open_table(in_one_file.location).recorded(RETENTION_TXN) == millis(8)
 
 
 def test_files_with_old_and_new_rows_are_rewritten(in_one_file):

@@ -180,7 +180,7 @@ def faulty(table, *faults):
 @pytest.mark.parametrize("faults", [["after"], ["before", "after"], ["before", "before"]])
 def test_a_commit_with_an_unknown_outcome_happens_once(table, faults):
     door = faulty(table, *faults)
-    door.commit(batch(door, span(0, 3)))
+    assert door.commit(batch(door, span(0, 3))) is Decision.COMMIT
     assert rows(table) == expected(span(0, 3))
     assert door.commit(batch(door, span(3, 5), name="next")) is Decision.COMMIT
     assert rows(table) == expected(span(0, 5))
@@ -196,7 +196,14 @@ def test_a_commit_that_always_fails_is_refused(table):
 def test_files_without_offsets_are_committed_once(table):
     door = faulty(table, "after")
     letters = batch(door, span(0, 3))._replace(spans=())
-    assert door.commit(letters) is Decision.REPEATED
+    assert door.commit(letters) is Decision.COMMIT
+    assert rows(table) == expected(span(0, 3))
+
+
+def test_a_failed_commit_that_another_loader_has_made_is_repeated(table):
+    door = faulty(table, "before")
+    table.commit(batch(table, span(0, 3), name="other"))
+    assert door.commit(batch(door, span(0, 3), name="ours")) is Decision.REPEATED
     assert rows(table) == expected(span(0, 3))
 
 
