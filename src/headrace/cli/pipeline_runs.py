@@ -224,7 +224,7 @@ def state(
     master: Master = "local[*]",
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Show what the queries of a pipeline keep between batches: keys, size, and examples."""
+    """Show the state of the queries: keys, size, and examples."""
     chosen = _settings(warehouse, storage, state, DEFAULT_BOOTSTRAP)
     with _session([], master) as spark:
         from headrace.pipeline.runner.inspection import read_state
