@@ -4,6 +4,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from tests.fakes.s3_server import new_url, s3_server
+
 
 def test_the_views_are_listed(headrace, topic, tmp_path):
     headrace("topics", "create", topic)
@@ -19,6 +21,18 @@ def test_the_views_are_listed(headrace, topic, tmp_path):
     assert alone.document == [table] and "only tables can be queried" in alone.err
 
 
+@pytest.mark.slow
+def test_the_views_of_a_warehouse_on_s3_are_listed(headrace):
+    with s3_server() as options:
+        url = new_url()
+        write_deltalake(f"{url}/raw/orders", pa.table({"n": [1]}), storage_options=options)
+        storage = [f"--storage-option={name}={value}" for name, value in options.items()]
+        ran = headrace("sql", "--warehouse", url, *storage, "-b", "127.0.0.1:1", "--format", "json")
+        assert ran.document == [{"name": "raw_orders", "kind": "table", "place": "raw/orders"}]
+        letters = ["pipeline", "deadletters", "list", "--warehouse", url, *storage]
+        assert headrace(*letters, "--format", "json").document == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
@@ -26,7 +40,7 @@ def test_the_views_are_listed(headrace, topic, tmp_path):
         (["--from-beginning"], "--from-beginning is for --live"),
         (["--schema", "orders"], "--schema 'orders': expected KEY=VALUE"),
         (["--schema", "nothing=id BIGINT"], "there is no topic 'nothing'"),
-        (["--warehouse", "s3://bucket/tables"], "only directories are supported"),
+        (["--warehouse", "gs://bucket/tables"], "expected a directory, s3://BUCKET/PATH or hdfs"),
     ],
 )
 def test_wrong_usage(headrace, arguments, reason):

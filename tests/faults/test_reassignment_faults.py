@@ -67,7 +67,7 @@ def fail(cluster, victim, clients):
     if victim == "full disk":
         # A replica that cannot even be created waits for a restart of its broker.
         for name in ("t-0", "t-1", "__consumer_offsets-0"):
-            wait_until((cluster.brokers[3].data / name).exists)
+            wait_until((cluster.brokers[3].data / name / "partition.metadata").exists)
         cluster.fill_disk(3)
         clients.wait_progress(10)
         cluster.heal()
@@ -96,6 +96,8 @@ def test_no_record_is_lost_while_partitions_move(victim):
             clients.wait_progress()
             offsets = moves.replicas("__consumer_offsets", 0)
             moved = [3, *(each for each in offsets if each != 3)][:3]
+            if victim == "full disk":
+                cluster.slow(3, None, 200)  # so that it copies when its disk fills up
             moves.begin({("t", 0): [3, 2, 1], ("t", 1): [3, 0], ("__consumer_offsets", 0): moved})
             fail(cluster, victim, clients)
             moves.wait_done()

@@ -51,8 +51,8 @@ def on_yarn(tmp_path):
     return options
 
 
-def run_pipeline(cluster, directory, *command, environment=os.environ):
-    """Run ``headrace pipeline`` to its end, which must be a good one."""
+def run_pipeline(cluster, directory, *command, environment=os.environ, status=0):
+    """Run ``headrace pipeline`` to its end, with this exit status; what it says about errors."""
     done = subprocess.run(
         [sys.executable, "-m", "headrace", "pipeline", *map(str, command)],
         capture_output=True,
@@ -62,7 +62,8 @@ def run_pipeline(cluster, directory, *command, environment=os.environ):
         cwd=directory,  # Spark leaves files there
         env={**environment, **cluster.environment},
     )
-    assert done.returncode == 0, done.stderr[-6000:]
+    assert done.returncode == status, done.stderr[-6000:]
+    return done.stderr
 
 
 def test_a_table_on_hdfs_is_loaded_compacted_and_reloaded(cluster, topics, tmp_path):
@@ -107,13 +108,41 @@ def test_a_load_on_yarn_has_every_record_once(cluster, topics, on_yarn, tmp_path
     cluster_runs.check_load(url, None)
 
 
-def test_a_pipeline_on_yarn_gives_the_results_of_one_process(cluster, topics, on_yarn, tmp_path):
+@pytest.mark.parametrize("place", ["directory", "hdfs"])
+def test_a_pipeline_on_yarn_gives_the_results_of_one_process(
+    cluster, topics, on_yarn, tmp_path, place
+):
     views, counts = cluster_runs.send_views(topics), topics.create("counts")
     file = cluster_runs.write_file(tmp_path / "site.py", views, counts)
-    warehouse = tmp_path / "warehouse"
+    warehouse, arguments = tmp_path / "warehouse", []
+    if place == "hdfs":
+        warehouse, arguments = f"{cluster.address}/pipelines", ["--state", tmp_path / "state"]
     run_pipeline(
         cluster, tmp_path, "run", file, "--once", "--batch-records", cluster_runs.BATCH,
-        "--warehouse", warehouse, "-b", topics.bootstrap, *on_yarn,
+        "--warehouse", warehouse, *arguments, "-b", topics.bootstrap, *on_yarn,
         environment=cluster_runs.environment_without_headrace(tmp_path),
     )  # fmt: skip
     cluster_runs.check_results(topics, counts, warehouse)
+
+
+def test_a_pipeline_on_hdfs_continues_is_computed_again_and_is_not_run_twice(
+    cluster, topics, tmp_path
+):
+    views, counts = cluster_runs.send_views(topics), topics.create("counts")
+    file = cluster_runs.write_file(tmp_path / "site.py", views, counts)
+    place = ["--warehouse", f"{cluster.address}/local", "-b", topics.bootstrap]
+    ours = [*place, "--state", tmp_path / "state"]
+    run = ["run", file, "--once", "--batch-records", cluster_runs.BATCH]
+    run_pipeline(cluster, tmp_path, *run, *ours)
+    cluster_runs.check_results(topics, counts, f"{cluster.address}/local")
+    run_pipeline(cluster, tmp_path, *run, *ours)  # nothing is left to read
+    run_pipeline(cluster, tmp_path, "backfill", file, *ours)
+    cluster_runs.check_results(topics, counts, f"{cluster.address}/local")
+    run_pipeline(cluster, tmp_path, "status", file, *ours)
+
+    theirs = [*place, "--state", tmp_path / "another"]
+    refused = run_pipeline(cluster, tmp_path, *run, *theirs, status=1)
+    assert "already has rows" in refused
+    run_pipeline(cluster, tmp_path, *run, *theirs, "--reset")
+    cluster_runs.check_results(topics, counts, f"{cluster.address}/local")
+    assert "belong to the state in" in run_pipeline(cluster, tmp_path, *run, *ours, status=1)

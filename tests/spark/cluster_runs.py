@@ -94,17 +94,21 @@ def write_file(path, views, counts):
     return path
 
 
-def check_results(topics, counts, warehouse):
+def check_results(topics, counts, warehouse, options=None):
     """The tables and the topic have every event of ``send_views`` once."""
+
+    def rows_of(name):
+        return DeltaTable(f"{warehouse}/{name}", storage_options=options).to_pyarrow_table()
+
     expected = Counter(f"/{number % PAGES}" for number in range(EVENTS))
     latest = {}
     for message in topics.read(counts):
         latest[message.key().decode()] = json.loads(message.value())["views"]
     assert latest == expected
-    rows = DeltaTable(str(warehouse / "page_counts")).to_pyarrow_table()
-    newest = {row["page"]: row["views"] for row in rows.sort_by("_batch").to_pylist()}
+    rows = rows_of("page_counts").sort_by("_batch")
+    newest = {row["page"]: row["views"] for row in rows.to_pylist()}
     assert newest == expected
-    seen = DeltaTable(str(warehouse / "seen")).to_pyarrow_table().column("event_id").to_pylist()
+    seen = rows_of("seen").column("event_id").to_pylist()
     assert sorted(seen) == sorted(map(str, range(EVENTS)))
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from headrace.pipeline.jobs import feed
 from tests.spark.batches import Batches, arrivals, small_data
+from tests.spark.streamed import finished_stream, with_constants
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -161,3 +162,13 @@ def test_batches_in_any_order_give_the_feeds_of_all_events(spark, batches):
             job.run(batch)
         job.run_last_again()
         check(job, given)
+
+
+@pytest.mark.long
+def test_streams_give_the_feeds_of_all_events_and_so_does_a_backfill(spark, tmp_path):
+    given = events(seed=5)
+    short = {"LENGTH": str(LENGTH), "POPULAR": str(POPULAR)}
+    file = with_constants(feed, tmp_path, short)
+    with finished_stream(spark, file, given, tmp_path / "warehouse") as job:
+        check(job, given)
+        job.check_backfill()

@@ -11,11 +11,12 @@ import pytest
 
 from headrace.pipeline.jobs import ranking
 from tests.spark.batches import Batches, arrivals, small_data, sorted_rows
+from tests.spark.streamed import finished_stream, with_constants
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-# Two eras: one begins in the middle of these events.
-START = datetime.fromtimestamp(371 * ranking.ERA_HOURS * 3600, UTC) - timedelta(hours=40)
+# Two eras: one begins in the middle of these events. A broker takes no records of the future.
+START = datetime.fromtimestamp(370 * ranking.ERA_HOURS * 3600, UTC) - timedelta(hours=40)
 HOURS = 80
 TOP = 4
 
@@ -149,19 +150,33 @@ def test_batches_in_any_order_give_the_rankings_of_all_events(spark, batch_count
         jobs = [run(spark, given, count) for count in batch_counts]
         scores = [sorted_rows(job.table("item_scores").toArrow()) for job in jobs]
         rankings = [sorted_rows(job.table("rankings").toArrow()) for job in jobs]
-    assert all(found == sorted_rows(expected_scores(given)) for found in scores)
-    assert len({row[2] for row in scores[0]}) == 2  # eras
     assert all(found == rankings[0] for found in rankings)
+    for found in scores:
+        check(given, found, rankings[0])
 
+
+def check(given, scores, rankings):
+    assert scores == sorted_rows(expected_scores(given))
+    assert len({row[2] for row in scores}) == 2  # eras
     expected = expected_rankings(given)
     assert len(expected) == 5 * TOP + 1  # the rare category has one item
-    assert {row[:2] for row in rankings[0]} == set(expected)
-    for category, rank, item, score, rating, _, votes, *_ in rankings[0]:
+    assert {row[:2] for row in rankings} == set(expected)
+    for category, rank, item, score, rating, _, votes, *_ in rankings:
         by_definition = expected[category, rank]
         assert item == by_definition[1]
         assert (score, rating, votes) == pytest.approx(
             (by_definition[0], by_definition[2], by_definition[3]), rel=1e-5
         )
+
+
+@pytest.mark.torture
+def test_streams_give_the_rankings_of_all_events_and_so_does_a_backfill(spark, tmp_path):
+    given = events(seed=3)
+    file = with_constants(ranking, tmp_path, {"TOP": str(TOP)})
+    with finished_stream(spark, file, given, tmp_path / "warehouse") as job:
+        tables = (sorted_rows(job.table(name).toArrow()) for name in ("item_scores", "rankings"))
+        check(given, *tables)
+        job.check_backfill()
 
 
 def test_only_touched_categories_are_ranked_again(spark):

@@ -13,6 +13,7 @@ from headrace.pipeline.generate.sending import bots_of
 from headrace.pipeline.generate.site import make_site
 from headrace.pipeline.jobs import security
 from tests.spark.batches import Batches, arrivals, small_data, sorted_rows
+from tests.spark.streamed import finished_stream, with_constants
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -186,6 +187,19 @@ def test_batches_in_any_order_give_the_incidents_of_all_events(spark, batch_coun
     assert all(one == found[0] for one in found)
     ended = [row["client"] for row in job.sent("block-list") if row["_deleted"]]
     assert ended, "a block ends in the middle"
+
+
+@pytest.mark.long
+def test_streams_give_the_incidents_of_all_events_and_so_does_a_backfill(spark, tmp_path):
+    given = events(seed=7)
+    rules = ", ".join(
+        f"Rule({kind!r}, {limit}, {LEAST_PAGES if kind in ('crawler', 'scraper') else 1})"
+        for kind, limit in LIMITS.items()
+    )
+    file = with_constants(security, tmp_path, {"RULES": f"({rules})"})
+    with finished_stream(spark, file, given, tmp_path / "warehouse") as job:
+        check(job, given)
+        job.check_backfill()
 
 
 def generated(topics, count, seed, lateness_s=600):

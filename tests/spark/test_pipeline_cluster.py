@@ -65,30 +65,45 @@ def on_cluster(standalone, packages):
     return options
 
 
+@pytest.fixture(params=["directory", "s3"])
+def warehouse(request, tmp_path):
+    """A place of tables, its storage options, and the arguments of the command for both."""
+    if request.param == "directory":
+        directory = tmp_path / "warehouse"
+        yield directory, None, ["--warehouse", directory]
+        return
+    with s3_server() as options:
+        url = new_url()
+        yield url, options, ["--warehouse", url, "--state", tmp_path / "state", *storage(options)]
+
+
+def storage(options):
+    return [f"--storage-option={name}={value}" for name, value in options.items()]
+
+
 @pytest.mark.long
 def test_a_pipeline_gives_the_results_of_one_process(
-    topics, standalone, environment, packages, tmp_path
+    topics, standalone, environment, packages, warehouse, tmp_path
 ):
-    counts, warehouse = topics.create("counts"), tmp_path / "warehouse"
-    views = cluster_runs.send_views(topics)
+    place, options, arguments = warehouse
+    counts, views = topics.create("counts"), cluster_runs.send_views(topics)
     file = cluster_runs.write_file(tmp_path / "site.py", views, counts)
     told = run_and_kill_an_executor(
         standalone, environment, tmp_path, "run", file, "--once",
-        "--batch-records", cluster_runs.BATCH, "--warehouse", warehouse, "-b", topics.bootstrap,
+        "--batch-records", cluster_runs.BATCH, *arguments, "-b", topics.bootstrap,
         *on_cluster(standalone, packages),
     )  # fmt: skip
     assert len(told) > cluster_runs.EVENTS / cluster_runs.BATCH
-    cluster_runs.check_results(topics, counts, warehouse)
+    cluster_runs.check_results(topics, counts, place, options)
 
 
 def test_a_load_into_s3_has_every_record_once(topics, standalone, environment, packages, tmp_path):
     topic = cluster_runs.send_views(topics)
     with s3_server() as options:
         url = new_url()
-        storage = [f"--storage-option={name}={value}" for name, value in options.items()]
         run_and_kill_an_executor(
             standalone, environment, tmp_path, "load", topic, "--once", "--table", url,
-            "--value", "string", "--batch-size", "20k", "-b", topics.bootstrap, *storage,
+            "--value", "string", "--batch-size", "20k", "-b", topics.bootstrap, *storage(options),
             *on_cluster(standalone, packages),
         )  # fmt: skip
         cluster_runs.check_load(url, options)

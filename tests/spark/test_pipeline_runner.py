@@ -683,7 +683,7 @@ def test_a_full_disk_and_a_broken_file(site: Site, small_disk: Any) -> None:
     site.run()
     assert site.rows("last_pages") == [{"visitor": 1, "page": "/shop/b", "views": 2}]
 
-    path = next(site.settings.table("last_pages").glob("*.parquet"))
+    path = next(Path(site.settings.table("last_pages")).glob("*.parquet"))
     content = path.read_bytes()
     path.write_bytes(content[:40])
     site.view("3", "/shop/c")

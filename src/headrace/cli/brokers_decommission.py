@@ -23,7 +23,7 @@ from headrace.cli.reassignment_plan import (
     Partition,
     without_broker,
 )
-from headrace.cli.reassignment_requests import Snapshot, names, snapshot
+from headrace.cli.reassignment_requests import Snapshot, names, settled_snapshot, snapshot
 from headrace.cli.reassignment_tables import as_document, parse_rate, show_moves
 from headrace.cli.reassignment_throttles import throttled
 from headrace.cli.stop import STOP_TIMEOUT_S, broker_process, end_process
@@ -111,14 +111,14 @@ def _move_away(
     """Move everything, until nothing is left but what cannot move."""
     moved: list[Move] = []
     for _ in range(ROUNDS_MAX):
-        now = snapshot(cluster)
+        now = settled_snapshot(cluster)
         targets, left = _targets(now, broker_id, force)
         todo = reassignment_run.planned(cluster, now, targets)
         _run(cluster, now, todo, rate, broker_id)
         if not todo:
             return moved, left
         moved += todo
-    targets, left = _targets(snapshot(cluster), broker_id, force)
+    targets, left = _targets(settled_snapshot(cluster), broker_id, force)
     if targets:
         raise output.CommandFailed(
             f"broker {broker_id} got new replicas while the command ran: {names(targets)}. "

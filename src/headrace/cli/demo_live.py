@@ -33,7 +33,7 @@ class LiveView:
         self._warehouse = warehouse
         self._sent = 0
         self._loaded: Counter[str] = Counter()
-        self._lag: dict[str, int | None] = {}
+        self._queries: set[tuple[str, str]] = set()
         self._ends = self._alert_ends()  # alerts of the day were shown before
         self._alerts = self._alerts_hidden = self._alerts_shown = 0
         self._interval_s = interval_s
@@ -48,7 +48,7 @@ class LiveView:
 
     def ran(self, batch: "Progress") -> None:
         """A query has finished a batch."""
-        self._lag[f"{batch.pipeline}/{batch.query}"] = batch.lag
+        self._queries.add((batch.pipeline, batch.query))
         for alert in self._new_alerts():
             self._alerts += 1
             if self._alerts_shown < _ALERTS_SHOWN:
@@ -71,8 +71,15 @@ class LiveView:
         pages = ", ".join(f"{page} {views:,}" for page, views in self._top_pages(now - _RECENT))
         minutes = int(_RECENT.total_seconds()) // 60
         output.line(f"             top pages of {minutes} minutes: {pages or 'none yet'}")
-        lags = ", ".join(f"{name} {number(lag)}" for name, lag in sorted(self._lag.items()))
-        output.line(f"             lag: {lags}")
+        output.line(f"             lag: {', '.join(self._lags())}")
+
+    def _lags(self) -> Iterator[str]:
+        """By the consumer group of each query. What a batch reports is older than the batch."""
+        from headrace.pipeline.runner.inspection import group_lag
+        from headrace.pipeline.runner.streams import group_of
+
+        for query in sorted(self._queries):
+            yield f"{'/'.join(query)} {number(group_lag(self._cluster, group_of(*query)))}"
 
     def _top_pages(self, since: datetime) -> list[tuple[str, int]]:
         """From the table of the activity job."""

@@ -34,9 +34,8 @@ _RESULTS = (
     (
         "Pages with the most views",
         "page_days",
-        "select page, format_number(sum(views), 0) as views, "
-        f"concat('≈ ', format_number(max(visitors), 0), ' {_VISITORS_ERROR}') as visitors "
-        "from page_days group by page order by sum(views) desc, page limit 5",
+        "select page, sum(views) as views, max(visitors) as visitors from page_days "
+        "group by page order by views desc, page limit 5",
     ),
     (
         "The feed of one member",
@@ -237,8 +236,11 @@ class _Run:
             frame = make_frame(
                 self._spark, query, views, SqlSettings(self._warehouse, self._source)
             )
-            rows = [[str(value) for value in row] for row in frame.collect()]
-            _lines([frame.columns, *rows])
+            rows = [
+                [_text(*cell) for cell in zip(frame.columns, row, strict=True)]
+                for row in frame.collect()
+            ]
+            _lines([frame.columns, *rows] if rows else [["none"]])
         output.heading("\n   The lag of each query, by its consumer group")
         found = [one for job in JOBS for one in read_status(job, self._settings()).queries]
         _lines([["group", "lag"], *([one.group, number(one.lag)] for one in found)])
@@ -301,6 +303,12 @@ class _Run:
                 stop.set()
             for task in beside:
                 task.result()
+
+
+def _text(column: str, value: Any) -> str:
+    if column == "visitors":
+        return f"≈ {value:,} {_VISITORS_ERROR}"
+    return f"{value:,}" if column == "views" else str(value)
 
 
 def _lines(rows: list[list[str]]) -> None:

@@ -69,6 +69,7 @@ app.command(
         "headrace pipeline run views.py",
         "headrace pipeline run views.py --once --warehouse /data/warehouse",
         "headrace pipeline run views.py --from 2h",
+        "headrace pipeline run views.py --warehouse s3://warehouse/site --state /data/site",
     ),
 )(pipeline_runs.run)
 app.command(no_args_is_help=True, epilog=examples("headrace pipeline test views.py"))(

@@ -23,12 +23,13 @@ from headrace.cli.options import (
     noun,
 )
 from headrace.cli.pipeline_options import (
+    DEFAULT_WAREHOUSE,
     StorageOptions,
     Warehouse,
     existing_table,
-    local_directory,
     require_tables,
     source_options,
+    table_location,
 )
 from headrace.cli.record_format import harmless, json_bytes
 
@@ -105,7 +106,7 @@ def list_(
     limit: Annotated[
         int, typer.Option("--limit", metavar="N", min=1, help="Print at most N lines.")
     ] = 100,
-    warehouse: Warehouse = Path("warehouse"),
+    warehouse: Warehouse = DEFAULT_WAREHOUSE,
     storage: StorageOptions = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
@@ -149,7 +150,7 @@ def show(
     ],
     pipeline: OfPipeline = None,
     table: OfTable = None,
-    warehouse: Warehouse = Path("warehouse"),
+    warehouse: Warehouse = DEFAULT_WAREHOUSE,
     storage: StorageOptions = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
@@ -188,7 +189,7 @@ def drop(
     stage: OfStage = None,
     since: Since = None,
     yes: Yes = False,
-    warehouse: Warehouse = Path("warehouse"),
+    warehouse: Warehouse = DEFAULT_WAREHOUSE,
     storage: StorageOptions = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
@@ -230,7 +231,8 @@ def resend(
         bool, typer.Option("--again", help="Include dead letters that were already sent.")
     ] = False,
     yes: Yes = False,
-    warehouse: Warehouse = Path("warehouse"),
+    warehouse: Warehouse = DEFAULT_WAREHOUSE,
+    storage: StorageOptions = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
     client_file: ClientFile = None,
@@ -243,7 +245,7 @@ def resend(
     dead letter, with a higher attempt number.
     """
     found = _selected(
-        warehouse, None, places, pipeline, None, topic, stage, since, "sent",
+        warehouse, storage, places, pipeline, None, topic, stage, since, "sent",
         with_content=True, with_decided=again,
     )  # fmt: skip
     left = [one for _, chosen in found for one in chosen if one.why_not_resent]
@@ -305,7 +307,7 @@ def _resend(
 
 
 def _selected(
-    warehouse: Path,
+    warehouse: str,
     storage: Sequence[str] | None,
     places: Sequence[str] | None,
     pipeline: str | None,
@@ -367,16 +369,17 @@ def _place(text: str) -> "Place":
 
 
 def _tables(
-    warehouse: Path, table: str | None, storage: Sequence[str] | None
+    warehouse: str, table: str | None, storage: Sequence[str] | None
 ) -> "list[LetterTable]":
     from headrace.pipeline.quality.dead_letters import LetterTable, letter_tables
 
     if table is not None:
         return [LetterTable(existing_table(table, storage).location, table)]
-    directory = local_directory(warehouse, "--warehouse")
-    if not directory.is_dir():
+    location = table_location(warehouse, storage, "--warehouse")
+    if location.is_directory and not Path(location).is_dir():
         raise output.CommandFailed(f"--warehouse {warehouse} is not a directory")
-    return letter_tables(directory)
+    with _failures():
+        return letter_tables(location)
 
 
 def _read(letters: "LetterTable", wanted: "Wanted", **options: bool) -> "list[Letter]":

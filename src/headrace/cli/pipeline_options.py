@@ -1,7 +1,7 @@
 """What the commands of ``headrace pipeline`` share: the table, and the options of the source."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +11,7 @@ from headrace.cli import output, values
 from headrace.cli.client import Connection
 
 if TYPE_CHECKING:
+    from headrace.pipeline.runner.settings import RunSettings
     from headrace.pipeline.warehouse.storage import Location
     from headrace.pipeline.warehouse.table import Table
 
@@ -38,7 +39,22 @@ PipelineArgument = Annotated[
     ),
 ]
 Warehouse = Annotated[
-    Path, typer.Option("--warehouse", metavar="DIR", help="Directory of the tables.")
+    str,
+    typer.Option(
+        "--warehouse",
+        metavar="DIR|URL",
+        help="Place of the tables: a directory, s3://BUCKET/PATH or hdfs://HOST:PORT/PATH.",
+    ),
+]
+DEFAULT_WAREHOUSE = "warehouse"
+State = Annotated[
+    Path | None,
+    typer.Option(
+        "--state",
+        metavar="DIR",
+        help="Directory of the checkpoints. Required if the warehouse is a URL. Default: "
+        "_pipelines in the warehouse.",
+    ),
 ]
 Master = Annotated[str, typer.Option("--master", metavar="URL", help="Spark master.")]
 Archives = Annotated[
@@ -122,14 +138,32 @@ def local_directory(directory: Path, option: str) -> Path:
     return directory.absolute()
 
 
-def table_location(table: str, storage: Sequence[str] | None) -> "Location":
+def table_location(
+    table: str, storage: Sequence[str] | None, option: str = "--table"
+) -> "Location":
     from headrace.pipeline.warehouse.storage import parse_location
     from headrace.spark.failures import BadOption
 
     try:
         return parse_location(table, values.pairs(storage or (), "--storage-option"))
     except BadOption as wrong:
-        raise values.wrong(f"--table: {wrong}") from None
+        raise values.wrong(f"{option}: {wrong}") from None
+
+
+def run_settings(
+    warehouse: str, storage: Sequence[str] | None, state: Path | None, source: Mapping[str, str]
+) -> "RunSettings":
+    """The settings of a pipeline for these options."""
+    from headrace.pipeline.runner.settings import RunSettings
+
+    location = table_location(warehouse, storage, "--warehouse")
+    if state is None and not location.is_directory:
+        raise values.wrong(
+            f"--warehouse {warehouse} is a URL, so --state must name a directory for the "
+            "checkpoints. On a Spark cluster all machines must share it"
+        )
+    directory = None if state is None else local_directory(state, "--state")
+    return RunSettings(location, source, state_directory=directory)
 
 
 def existing_table(table: str, storage: Sequence[str] | None) -> "Table":

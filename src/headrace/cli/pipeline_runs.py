@@ -22,14 +22,17 @@ from headrace.cli.options import (
     OutputFormat,
 )
 from headrace.cli.pipeline_options import (
+    DEFAULT_WAREHOUSE,
     Archives,
     Master,
     PipelineArgument,
     SparkSettings,
+    State,
+    StorageOptions,
     Warehouse,
     bad_share,
-    local_directory,
     require_spark,
+    run_settings,
     source_options,
     spark_config,
 )
@@ -86,7 +89,9 @@ Until = Annotated[
 
 def plan(
     file: PipelineArgument,
-    warehouse: Warehouse = Path("warehouse"),
+    warehouse: Warehouse = DEFAULT_WAREHOUSE,
+    state: State = None,
+    storage: StorageOptions = None,
     master: Master = "local[*]",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
@@ -94,7 +99,7 @@ def plan(
     format: OutputFormat = Format.TABLE,
 ) -> None:
     """Show what a pipeline file would do, and its mistakes. Changes nothing."""
-    chosen = _settings(warehouse, bootstrap, settings, client_file)
+    chosen = _settings(warehouse, storage, state, bootstrap, settings, client_file)
     with _session([file], master) as spark:
         from headrace.pipeline.loading import load
         from headrace.pipeline.runner.planning import make_plan
@@ -123,7 +128,9 @@ def run(
     reset: Reset = False,
     batch_records: BatchRecords = None,
     bad_max: BadMax = "5%",
-    warehouse: Warehouse = Path("warehouse"),
+    warehouse: Warehouse = DEFAULT_WAREHOUSE,
+    state: State = None,
+    storage: StorageOptions = None,
     master: Master = "local[*]",
     archives: Archives = None,
     conf: SparkSettings = None,
@@ -136,7 +143,7 @@ def run(
     if from_ is not None and reset:
         raise values.wrong("give --from or --reset, not both")
     start = _start(from_)
-    chosen = _settings(warehouse, bootstrap, settings, client_file)._replace(
+    chosen = _settings(warehouse, storage, state, bootstrap, settings, client_file)._replace(
         once=once, start=start, reset=reset, bad_share_max=bad_share(bad_max)
     )
     if batch_records is not None:
@@ -156,7 +163,7 @@ def run(
 def test(
     file: PipelineArgument, master: Master = "local[*]", format: OutputFormat = Format.TABLE
 ) -> None:
-    """Run the examples of a pipeline file, each on a new broker in this process."""
+    """Run the examples of a pipeline file, each on an own broker."""
     failed = count = 0
     with _session([file], master) as spark:
         from headrace.pipeline.loading import load
@@ -182,7 +189,9 @@ def backfill(
     file: PipelineArgument,
     since: Since = None,
     until: Until = None,
-    warehouse: Warehouse = Path("warehouse"),
+    warehouse: Warehouse = DEFAULT_WAREHOUSE,
+    state: State = None,
+    storage: StorageOptions = None,
     master: Master = "local[*]",
     archives: Archives = None,
     conf: SparkSettings = None,
@@ -193,7 +202,7 @@ def backfill(
 ) -> None:
     """Compute tables again from raw tables and topics."""
     first, end = _instant(since, "--since"), _instant(until, "--until")
-    chosen = _settings(warehouse, bootstrap, settings, client_file)
+    chosen = _settings(warehouse, storage, state, bootstrap, settings, client_file)
     with _session([file], master, spark_config(master, archives, conf)) as spark:
         from headrace.pipeline.runner.backfill import Span
         from headrace.pipeline.runner.backfill import backfill as compute
@@ -209,12 +218,14 @@ def backfill(
 
 def state(
     file: PipelineArgument,
-    warehouse: Warehouse = Path("warehouse"),
+    warehouse: Warehouse = DEFAULT_WAREHOUSE,
+    state: State = None,
+    storage: StorageOptions = None,
     master: Master = "local[*]",
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Show what the queries of a pipeline keep between batches: keys, size, and examples."""
-    chosen = _settings(warehouse, DEFAULT_BOOTSTRAP, None, None)
+    """Show the state of the queries: keys, size, and examples."""
+    chosen = _settings(warehouse, storage, state, DEFAULT_BOOTSTRAP)
     with _session([], master) as spark:
         from headrace.pipeline.runner.inspection import read_state
 
@@ -228,7 +239,12 @@ def state(
         )
 
 
-def stop(file: PipelineArgument, warehouse: Warehouse = Path("warehouse")) -> None:
+def stop(
+    file: PipelineArgument,
+    warehouse: Warehouse = DEFAULT_WAREHOUSE,
+    state: State = None,
+    storage: StorageOptions = None,
+) -> None:
     """Stop a running pipeline, and wait until it has stopped."""
     from headrace.cli.pipeline_options import require_tables
 
@@ -236,7 +252,7 @@ def stop(file: PipelineArgument, warehouse: Warehouse = Path("warehouse")) -> No
     from headrace.pipeline.runner.directory import PipelineDirectory
     from headrace.pipeline.runner.inspection import pipeline_name
 
-    chosen = _settings(warehouse, DEFAULT_BOOTSTRAP, None, None)
+    chosen = _settings(warehouse, storage, state, DEFAULT_BOOTSTRAP)
     name = pipeline_name(file)
     directory = PipelineDirectory(chosen.state(name))
     if not directory.is_running():
@@ -294,13 +310,16 @@ def _broker() -> Iterator[str]:
 
 
 def _settings(
-    warehouse: Path, bootstrap: str, settings: list[str] | None, client_file: Path | None
+    warehouse: str,
+    storage: list[str] | None,
+    state: Path | None,
+    bootstrap: str,
+    settings: list[str] | None = None,
+    client_file: Path | None = None,
 ) -> "RunSettings":
     source = source_options(bootstrap, settings, client_file)
     require_spark("a pipeline")
-    from headrace.pipeline.runner.settings import RunSettings
-
-    return RunSettings(local_directory(warehouse, "--warehouse"), source)
+    return run_settings(warehouse, storage, state, source)
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """``headrace pipeline status``: a table and its lag, or the queries and tables of a pipeline."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,15 +14,18 @@ from headrace.cli.options import (
     OutputFormat,
 )
 from headrace.cli.pipeline_options import (
+    DEFAULT_WAREHOUSE,
+    State,
     StorageOptions,
     Warehouse,
     existing_table,
-    local_directory,
     require_tables,
+    run_settings,
     source_options,
 )
 
 if TYPE_CHECKING:
+    from headrace.pipeline.runner.settings import RunSettings
     from headrace.pipeline.warehouse.table import Table
 
 
@@ -39,7 +41,8 @@ def status(
         str | None, typer.Option("--table", metavar="DIR|URL", help="A loaded table.")
     ] = None,
     storage: StorageOptions = None,
-    warehouse: Warehouse = Path("warehouse"),
+    warehouse: Warehouse = DEFAULT_WAREHOUSE,
+    state: State = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
     client_file: ClientFile = None,
@@ -51,20 +54,19 @@ def status(
     if table is not None:
         _table_status(existing_table(table, storage), subjects or [], options, format)
     elif subjects is not None and len(subjects) == 1:
-        _pipeline_status(subjects[0], warehouse, options, format)
+        chosen = run_settings(warehouse, storage, state, options)
+        _pipeline_status(subjects[0], chosen, format)
     else:
         raise values.wrong("give one pipeline file, or --table")
 
 
-def _pipeline_status(file: str, warehouse: Path, options: dict[str, str], format: Format) -> None:
+def _pipeline_status(file: str, chosen: "RunSettings", format: Format) -> None:
     from headrace.client.errors import ClientError
     from headrace.pipeline.runner.inspection import read_status
-    from headrace.pipeline.runner.settings import RunSettings
     from headrace.spark.failures import BadOption
 
-    location = local_directory(warehouse, "--warehouse")
     try:
-        found = read_status(file, RunSettings(location, options))
+        found = read_status(file, chosen)
     except BadOption as wrong:
         raise values.wrong(str(wrong)) from None
     except ClientError as failure:

@@ -1,5 +1,6 @@
 """What ``headrace reassign`` asks of a cluster: its partitions, their sizes, moves in progress."""
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from headrace.client.errors import ClientError
 from headrace.wire import messages as m
 
 _TIMEOUT_MS = 30_000
+_SETTLED_S = 0.3
 
 
 class Reassigning(NamedTuple):
@@ -71,6 +73,21 @@ def snapshot(cluster: Cluster) -> Snapshot:
     # The moves first: one that ends in between is then seen as done.
     reassigning = list_reassignments(cluster)
     return Snapshot(read_view(cluster), reassigning)
+
+
+def settled_snapshot(cluster: Cluster) -> Snapshot:
+    """As ``snapshot``, once two looks agree.
+
+    When a move ends, a broker shows the old and the new replicas until it hears of the end. New
+    replicas that are computed from these would be too many.
+    """
+    earlier = snapshot(cluster)
+    while True:
+        time.sleep(_SETTLED_S)
+        now = snapshot(cluster)
+        if now.assigned == earlier.assigned:
+            return now
+        earlier = now
 
 
 def list_reassignments(cluster: Cluster) -> dict[Partition, Reassigning]:

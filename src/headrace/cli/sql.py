@@ -23,18 +23,21 @@ from headrace.cli.options import (
 )
 from headrace.cli.pipeline_generate import stopped_by_signals
 from headrace.cli.pipeline_options import (
+    DEFAULT_WAREHOUSE,
     Master,
+    StorageOptions,
     Warehouse,
-    local_directory,
     require_spark,
     require_tables,
     source_options,
+    table_location,
 )
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.pipeline.sql import View
+    from headrace.pipeline.warehouse.storage import Location
 
 _ROWS = 1_000
 
@@ -84,7 +87,8 @@ def sql(
     from_beginning: FromBeginning = False,
     limit: Limit = None,
     schema: Schema = None,
-    warehouse: Warehouse = Path("warehouse"),
+    warehouse: Warehouse = DEFAULT_WAREHOUSE,
+    storage: StorageOptions = None,
     master: Master = "local[*]",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
@@ -102,19 +106,19 @@ def sql(
         raise values.wrong("--from-beginning is for --live; other queries read whole topics")
     require_tables()
     source = source_options(bootstrap, settings, client_file)
-    directory = local_directory(warehouse, "--warehouse")
+    place = table_location(warehouse, storage, "--warehouse")
 
     from headrace.pipeline.sql import SqlSettings, find_views, follow, make_frame
 
     with _failures_shown():
-        topics = _topics(Connection(bootstrap, settings, client_file), source, live, directory)
+        topics = _topics(Connection(bootstrap, settings, client_file), source, live, place)
         schemas = _schemas(schema, topics)
-        views = find_views(directory, topics)
+        views = find_views(place, topics)
         if query is None:
             _list(views.values(), format)
             return
         require_spark("a query")
-        chosen = SqlSettings(directory, source, schemas, live, from_beginning)
+        chosen = SqlSettings(place, source, schemas, live, from_beginning)
         with _session(master) as (spark, scratch), stopped_by_signals() as stop:
             frame = make_frame(spark, query, views, chosen)
             if live:
@@ -125,7 +129,7 @@ def sql(
 
 
 def _topics(
-    connection: Connection, source: dict[str, str], live: bool, warehouse: Path
+    connection: Connection, source: dict[str, str], live: bool, warehouse: "Location"
 ) -> list[str]:
     """The topics of the cluster. Tables can be queried without a broker."""
     from headrace.spark.cluster import Cluster
@@ -135,7 +139,7 @@ def _topics(
     try:
         connection.reach()
     except output.CommandFailed as unreachable:
-        if live or not warehouse.is_dir():
+        if live or (warehouse.is_directory and not Path(warehouse).is_dir()):
             raise
         output.note(f"note: only tables can be queried: {unreachable}")
         return []

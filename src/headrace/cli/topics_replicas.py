@@ -6,7 +6,7 @@ from headrace.cli.client import Connection
 from headrace.cli.options import Format
 from headrace.cli.partitions import no_such_topic
 from headrace.cli.reassignment_plan import NotEnoughBrokers, spread
-from headrace.cli.reassignment_requests import snapshot
+from headrace.cli.reassignment_requests import settled_snapshot
 from headrace.cli.reassignment_tables import as_document
 
 
@@ -15,7 +15,7 @@ def change_factor(
 ) -> None:
     """Reassign the topic's partitions, and wait for it. Run again, it goes on."""
     with open_cluster(connection) as cluster:
-        now = snapshot(cluster)
+        now = settled_snapshot(cluster)
         chosen = [one for one in now.assigned if one[0] == topic]
         if not chosen:
             raise output.CommandFailed(no_such_topic(connection, topic))

@@ -58,7 +58,9 @@ class BrokenFile(PipelineError):
 
 
 _BROKEN_FILE = re.compile(
-    r"\[(?:FAILED_READ_FILE|CANNOT_READ_FILE)[^\]]*\].*?file:/*(?P<path>/\S+?\.parquet)", re.DOTALL
+    r"\[(?:FAILED_READ_FILE|CANNOT_READ_FILE)[^\]]*\].*?file:/*(?P<path>/\S+?\.parquet)"
+    r"|LoadStopped: (?P<url>\S+?\.parquet) cannot be read",  # by our own task
+    re.DOTALL,
 )
 
 
@@ -68,8 +70,8 @@ def broken_file(text: str) -> BrokenFile | None:
     if found is None:
         return None
     return BrokenFile(
-        f"{found['path']} cannot be read: it is damaged or gone. Restore the file, or use --reset, "
-        "which deletes the tables of the pipeline and computes them again"
+        f"{found['path'] or found['url']} cannot be read: it is damaged or gone. Restore the file, "
+        "or use --reset, which deletes the tables of the pipeline and computes them again"
     )
 
 

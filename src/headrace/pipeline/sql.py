@@ -18,10 +18,13 @@ from pyspark.sql import functions as F
 from headrace.model.spelling import did_you_mean
 from headrace.pipeline.errors import BadQuery
 from headrace.pipeline.events import SCHEMAS
+from headrace.pipeline.runner.claim import TABLE as RUNS
+from headrace.pipeline.runner.claim import claimed_tables
 from headrace.pipeline.runner.directory import PipelineDirectory
 from headrace.pipeline.runner.settings import PIPELINES
 from headrace.pipeline.tables import JobTable, Rules
-from headrace.pipeline.warehouse.storage import for_spark
+from headrace.pipeline.warehouse.spark_reader import read_table
+from headrace.pipeline.warehouse.storage import Location, for_spark, location_of
 from headrace.pipeline.warehouse.table import Table, open_table
 
 if TYPE_CHECKING:
@@ -39,18 +42,18 @@ class View(NamedTuple):
 
 
 class SqlSettings(NamedTuple):
-    warehouse: Path
+    warehouse: Path | Location
     source: Mapping[str, str]  # options of the Spark source
     schemas: Mapping[str, str] = {}  # DDL by topic, in addition to the activity events
     live: bool = False
     from_beginning: bool = False  # of the topics, for a live query
 
 
-def find_views(warehouse: Path, topics: Iterable[str]) -> dict[str, View]:
+def find_views(warehouse: Path | Location, topics: Iterable[str]) -> dict[str, View]:
     """All views by name. Tables come first: a topic gives way to a table of its name."""
     found = {}
-    for location in sorted(_tables_below(warehouse)):
-        place = location.relative_to(warehouse).as_posix()
+    location = location_of(warehouse)
+    for place in sorted(_tables_below(location, "", location.directories())):
         found[view_name(place)] = View(view_name(place), "table", place)
     for topic in sorted(topics):
         name = view_name(topic)
@@ -65,14 +68,14 @@ def view_name(place: str) -> str:
     return re.sub(r"_?[^\w]+_?", "_", place).strip("_").lower()
 
 
-def _tables_below(directory: Path) -> Iterator[Path]:
-    if not directory.is_dir():
-        return
-    for child in directory.iterdir():
-        if child.is_dir() and "=" not in child.name and child.name not in (PIPELINES, _LOG):
-            if (child / _LOG).is_dir():
-                yield child
-            yield from _tables_below(child)
+def _tables_below(warehouse: Location, place: str, names: Iterable[str]) -> Iterator[str]:
+    """The places of tables below these directories of a place."""
+    for name in names:
+        if "=" not in name and name not in (PIPELINES, RUNS, _LOG):
+            below = (warehouse / f"{place}{name}").directories()
+            if _LOG in below:
+                yield f"{place}{name}"
+            yield from _tables_below(warehouse, f"{place}{name}/", below)
 
 
 def make_frame(
@@ -101,11 +104,12 @@ class _Opener:
     def __init__(self, spark: "SparkSession", settings: SqlSettings) -> None:
         self._spark = spark
         self._settings = settings
+        self._warehouse = location_of(settings.warehouse)
 
     def open(self, view: View) -> "DataFrame":
         if view.kind == "topic":
             return self._topic(view.place)
-        location = self._settings.warehouse / view.place
+        location = self._warehouse / view.place
         rules = self._rules(view.place)
         if rules is not None:
             return JobTable(location, rules).shown(self._spark)
@@ -116,13 +120,14 @@ class _Opener:
 
     def _rules(self, name: str) -> Rules | None:
         """How a pipeline that ran here merges the rows of its table; None for other tables."""
-        states = self._settings.warehouse / PIPELINES
-        for path in sorted(states.iterdir()) if states.is_dir() else ():
-            recorded = PipelineDirectory(path).recorded() or {}
-            declared = recorded.get("declaration", {}).get("table", {}).get(name)
-            if declared is not None:
-                return Rules(tuple(declared["key"]), declared["merge"])
-        return None
+        tables = claimed_tables(self._warehouse)
+        if self._warehouse.is_directory:
+            states = self._warehouse / PIPELINES
+            for pipeline in states.directories():
+                recorded = PipelineDirectory(Path(states / pipeline)).recorded() or {}
+                tables = recorded.get("declaration", {}).get("table", {}) | tables
+        declared = tables.get(name)
+        return declared and Rules(tuple(declared["key"]), declared["merge"])
 
     def _topic(self, topic: str) -> "DataFrame":
         settings = self._settings
@@ -149,6 +154,8 @@ def _rows(spark: "SparkSession", table: Table) -> "DataFrame":
     """All rows of a Delta table: the values of partition columns are in its log."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
+    if not table.location.is_directory:
+        return read_table(spark, table)
     schema = from_arrow_schema(pa.schema(table.handle.schema().to_arrow()))
     in_files = from_arrow_schema(table.file_schema())
     paths: dict[tuple[tuple[str, str | None], ...], list[str]] = {}

@@ -33,13 +33,15 @@ from headrace.pipeline.warehouse.batch import Batch, NewFile, Numbered, TableFil
 from headrace.pipeline.warehouse.files import PartitionedFiles, unique_name
 from headrace.pipeline.warehouse.offsets import Decision
 from headrace.pipeline.warehouse.schema import compare, fields_of
-from headrace.pipeline.warehouse.storage import for_spark
+from headrace.pipeline.warehouse.spark_reader import read_with_python
+from headrace.pipeline.warehouse.storage import Location, for_spark, location_of
 from headrace.pipeline.warehouse.table import (
     Table,
     delta_json,
     now_ms,
     open_or_create,
     open_table,
+    open_version,
 )
 from headrace.spark.workers import settle
 
@@ -94,9 +96,13 @@ class Rules(NamedTuple):
 class JobTable:
     """One job table, for one thread at a time."""
 
-    def __init__(self, location: Path, rules: Rules) -> None:
-        self.location = location
+    def __init__(
+        self, location: Path | Location, rules: Rules, claim: Numbered | None = None
+    ) -> None:
+        """``claim`` is that of the run which writes: see ``runner/claim.py``."""
+        self.location = location_of(location)
         self._rules = rules
+        self._claim = claim
         self._opened: Table | None = None
 
     @property
@@ -148,7 +154,9 @@ class JobTable:
         if self._opened is None:
             self._opened = open_or_create(self.location, schema, [])
         numbered = self._txn(batch)
-        done = self._opened.commit(Batch((), files, schema, written_at_ms, numbered=numbered))
+        done = self._opened.commit(
+            Batch((), files, schema, written_at_ms, numbered=numbered, claim=self._claim)
+        )
         return Appended(sum(file.row_count for file in files), done is Decision.REPEATED)
 
     def fold(self, spark: "SparkSession", *, files_min: int = FOLD_FILES) -> bool:
@@ -207,7 +215,26 @@ class JobTable:
             f"{self.location} each time. None of its rows was replaced; run it again"
         )
 
+    def take_over(self, schema: StructType, *, without_rows: bool) -> None:
+        """Refuse the commits of runs before this one, from now on. Creates a missing table.
+
+        ``without_rows`` removes all rows, in one commit: files that an older run still writes would
+        damage a table that was deleted and created again.
+        """
+        assert self._claim is not None
+        columns = arrow_schema(StructType([*schema.fields, *_OURS.fields]))
+        table = self._opened = open_or_create(self.location, columns, [])
+        if without_rows:
+            table.start_over(columns, self._claim)
+        else:
+            table.commit(Batch((), (), columns, now_ms(), numbered=self._claim, claim=self._claim))
+
     # --- reading ------------------------------------------------------------------------
+
+    def last_batch(self, query: str) -> int:
+        """The newest batch of a query that the table has; -1 if there is none."""
+        table = self._table()
+        return -1 if table is None else self._recorded(table, BatchName(query, 0)) - 1
 
     def version(self) -> int | None:
         """The newest version; None if there is no table yet."""
@@ -231,9 +258,7 @@ class JobTable:
         """
         table = self._table()
         if version not in (None, NO_VERSION) and table is not None and version != table.version:
-            from deltalake import DeltaTable
-
-            table = Table(self.location, DeltaTable(str(self.location), version=version))
+            table = open_version(self.location, version)
         elif table is not None and version is None:
             table.update()
         fields = [field for field in schema if field.name != DELETED]
@@ -300,6 +325,8 @@ class JobTable:
         schema = spark_schema(table)
         if not files:
             return spark.createDataFrame([], schema)
+        if not self.location.is_directory:
+            return read_with_python(spark, table, files)
         paths = [for_spark(self.location / file.path) for file in files]
         return spark.read.schema(schema).parquet(*paths)
 
@@ -319,7 +346,7 @@ def column_conflicts(table: Table, schema: StructType) -> tuple[str, ...]:
     return compare(table.fields(), batch).conflicts
 
 
-def read(spark: "SparkSession", location: Path, rules: Rules) -> "DataFrame":
+def read(spark: "SparkSession", location: Path | Location, rules: Rules) -> "DataFrame":
     """A job table as people read it."""
     return JobTable(location, rules).shown(spark)
 
@@ -345,7 +372,7 @@ def _marked_schema(rows: "DataFrame") -> pa.Schema:
 class _FileTask(NamedTuple):
     """Writes the rows of one task. Spark pickles it for the executors."""
 
-    location: Path
+    location: Location
     schema: pa.Schema
     name: str
     marks: Mapping[str, pa.Scalar]
@@ -377,7 +404,7 @@ class _FileTask(NamedTuple):
 
 def write_files(
     rows: "DataFrame",
-    location: Path,
+    location: Location,
     schema: pa.Schema,
     marks: Mapping[str, pa.Scalar] | None = None,
 ) -> tuple[NewFile, ...]:
@@ -385,7 +412,6 @@ def write_files(
 
     ``marks`` are columns with one value, which ``rows`` do not have.
     """
-    location.mkdir(parents=True, exist_ok=True)
     task = _FileTask(location, schema, unique_name(), marks or {})
     names = [name for name in schema.names if name not in task.marks]
     results = rows.select(*(f"`{name}`" for name in names)).mapInArrow(task.run, "result binary")

@@ -39,3 +39,6 @@ def test_a_file_that_cannot_be_read_is_named():
     found = broken_file(text)
     assert found is not None and str(found).startswith("/w/t/a.parquet cannot be read")
     assert broken_file("[CAST_INVALID_INPUT] file:///w/t/a.parquet") is None
+    text = "headrace.pipeline.errors.LoadStopped: s3://w/t/a.parquet cannot be read: no such key."
+    found = broken_file(f"Traceback:\n{text} Restore it")
+    assert found is not None and str(found).startswith("s3://w/t/a.parquet cannot be read: it is")

@@ -141,15 +141,20 @@ class LetterTable(NamedTuple):
             yield Letter(table=self.table, headers=pairs, **found)
 
 
-def letter_tables(warehouse: Path) -> list[LetterTable]:
+def letter_tables(place: Path | Location) -> list[LetterTable]:
     """All tables of dead letters below a warehouse: its own, and those of loaded tables."""
-    found = [LetterTable(location_of(warehouse), None)]
-    for pattern in ("*", "*/*"):
-        found += [
-            LetterTable(location_of(path.parent), path.parent.relative_to(warehouse).as_posix())
-            for path in sorted(warehouse.glob(f"{pattern}/{DEAD_LETTERS}"))
-        ]
-    return found
+    warehouse = location_of(place)
+    inner = {name: _directories(warehouse / name) for name in _directories(warehouse)}
+    names = [name for name, below in inner.items() if DEAD_LETTERS in below]
+    for name, below in inner.items():
+        places = [f"{name}/{one}" for one in below]
+        names += [one for one in places if DEAD_LETTERS in _directories(warehouse / one)]
+    return [LetterTable(warehouse, None), *(LetterTable(warehouse / one, one) for one in names)]
+
+
+def _directories(place: Location) -> list[str]:
+    """Directories in a warehouse, or in a table; not those of its files."""
+    return [name for name in place.directories() if "=" not in name and name != "_delta_log"]
 
 
 def _rows(table: Table, columns: Sequence[str]) -> Iterator[dict[str, Any]]:

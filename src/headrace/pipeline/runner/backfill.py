@@ -16,6 +16,7 @@ from headrace.pipeline.analysis import time_column
 from headrace.pipeline.errors import RunRefused
 from headrace.pipeline.graph import Query, inputs_of
 from headrace.pipeline.loading import load
+from headrace.pipeline.runner.claim import claim
 from headrace.pipeline.runner.directory import PipelineDirectory
 from headrace.pipeline.runner.fanout import Fanout, job_table
 from headrace.pipeline.runner.history import records_before, with_retries_before
@@ -24,6 +25,7 @@ from headrace.pipeline.runner.records import deduplicated
 from headrace.pipeline.runner.settings import RunSettings
 from headrace.pipeline.runner.streams import prepared
 from headrace.pipeline.tables import BatchName
+from headrace.pipeline.warehouse.storage import location_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -64,6 +66,10 @@ def backfill(
     with directory.locked():
         plan = make_plan(loaded, session, settings)
         plan.check(settings)
+        if settings.state_directory is not None:
+            warehouse = location_of(settings.warehouse)
+            ours = claim(warehouse, directory, plan.declaration, takes_over=False)
+            settings = settings._replace(claim=ours)
         for query in plan.queries:
             last = directory.last_batch(query.name)
             if last < 0:

@@ -1,15 +1,18 @@
-"""The directory of a pipeline in its warehouse: lock, recorded declaration, checkpoints, stop flag.
+"""The state directory of a pipeline: lock, recorded declaration, checkpoints, stop flag.
 
     _pipelines/<pipeline>/lock            held while the pipeline runs
                           state.json      the declaration and the query IDs of the last run
                           stop            asks the run to end
                           cleaned         its age is that of the last upkeep of the tables
+                          queries/id.json              the ID of all this; new if queries start over
                           queries/<name>/checkpoint    Spark's, with the ID of the query
                                         /inputs        versions of other queries' tables, by batch
 
 The ID of a query is in its checkpoint and in state.json. A checkpoint that is gone cannot be told
 from a query that never ran, and a new query would write all rows again under a new ID. So it is
 refused where state.json knows an ID.
+
+``_pipelines`` is in the warehouse, or elsewhere with ``--state``.
 """
 
 import fcntl
@@ -93,6 +96,15 @@ class PipelineDirectory:
             found = str(uuid.uuid4())
             self.checkpoint(query).mkdir(parents=True, exist_ok=True)
             _write(self.checkpoint(query) / "metadata", {"id": found})
+        return found
+
+    def ensure_id(self) -> str:
+        """The ID of the queries, drawn if there is none."""
+        path = self.path / "queries" / "id.json"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _write(path, {"id": str(uuid.uuid4())})
+        found: str = json.loads(path.read_text())["id"]
         return found
 
     def last_batch(self, query: str) -> int:

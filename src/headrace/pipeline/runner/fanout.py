@@ -674,9 +674,8 @@ def _refused(node: Node, size_max: int) -> "Column":
 
 
 def job_table(node: Node, settings: RunSettings) -> JobTable:
-    return JobTable(
-        settings.table(node.name), Rules(tuple(node.option("key")), node.option("merge"))
-    )
+    rules = Rules(tuple(node.option("key")), node.option("merge"))
+    return JobTable(settings.table(node.name), rules, settings.claim)
 
 
 def topic_records(rows: "DataFrame", key: str) -> "DataFrame":

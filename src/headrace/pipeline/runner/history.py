@@ -16,7 +16,6 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 
 from headrace.model.ids import TopicPartition, id_to_text
 from headrace.pipeline.errors import RunRefused
-from headrace.pipeline.events import RAW
 from headrace.pipeline.runner.records import (
     ATTEMPT,
     RECORD_COLUMNS,
@@ -62,7 +61,7 @@ def records_before(
         for source in sources:
             places = [place for place in ends if place.topic == source.topic]
             topic_id = cluster.existing_topic(source.topic).topic_id
-            table = open_table(settings.warehouse / RAW / source.topic)
+            table = open_table(settings.raw_table(source.topic))
             loaded = _loaded(table, topic_id, places)
             earliest = cluster.list_offsets(dict.fromkeys(places, EARLIEST), read_committed=True)
             for place in places:
@@ -114,7 +113,7 @@ def records_since(
             }
             if cut:
                 topic_id = cluster.existing_topic(source.topic).topic_id
-                table = open_table(settings.warehouse / RAW / source.topic)
+                table = open_table(settings.raw_table(source.topic))
                 loaded = _loaded(table, topic_id, list(cut))
                 for place in cut:
                     _check(place, earliest[place], loaded[place], ends[place])
@@ -156,7 +155,7 @@ def records_before_topics(
             earliest = cluster.list_offsets(dict.fromkeys(places, EARLIEST), read_committed=True)
             begins |= earliest
             cut = {place: first for place, first in earliest.items() if first > 0}
-            table = open_table(settings.warehouse / RAW / source.topic) if cut else None
+            table = open_table(settings.raw_table(source.topic)) if cut else None
             loaded = _loaded(table, metadata.topic_id, list(cut))
             for place, first in cut.items():
                 if loaded[place] < first:

@@ -13,7 +13,7 @@ from headrace.pipeline.runner.directory import PipelineDirectory
 from headrace.pipeline.runner.expectations import EXPECTATIONS
 from headrace.pipeline.runner.settings import RunSettings
 from headrace.pipeline.runner.streams import group_of
-from headrace.pipeline.warehouse.storage import for_spark
+from headrace.pipeline.warehouse.storage import Location, for_spark
 from headrace.pipeline.warehouse.table import open_table
 from headrace.spark.cluster import LATEST, Cluster
 from headrace.spark.options import parse_source
@@ -88,7 +88,7 @@ def read_status(file: str, settings: RunSettings) -> PipelineStatus:
                 query,
                 group_of(name, query),
                 batch if (batch := directory.last_batch(query)) >= 0 else None,
-                _lag(cluster, group_of(name, query)),
+                group_lag(cluster, group_of(name, query)),
             )
             for query in sorted(recorded["queries"])
         )
@@ -141,11 +141,15 @@ def _recorded(name: str, settings: RunSettings) -> tuple[PipelineDirectory, dict
     directory = PipelineDirectory(settings.state(name))
     recorded = directory.recorded()
     if recorded is None:
-        raise RunRefused(f"{name} has not run in the warehouse {settings.warehouse}")
+        raise RunRefused(
+            f"{name} has not run in the warehouse {settings.warehouse}: there is no "
+            f"{directory.path}"
+        )
     return directory, recorded
 
 
-def _lag(cluster: Cluster, group: str) -> int | None:
+def group_lag(cluster: Cluster, group: str) -> int | None:
+    """The records that the topics hold beyond a group's offsets; None if it has none."""
     committed = cluster.committed_offsets(group)
     if not committed:
         return None
@@ -153,7 +157,7 @@ def _lag(cluster: Cluster, group: str) -> int | None:
     return sum(max(0, end - committed[place]) for place, end in ends.items())
 
 
-def _rules(pipeline: str, location: Path) -> Iterator[RuleStatus]:
+def _rules(pipeline: str, location: Location) -> Iterator[RuleStatus]:
     table = open_table(location)
     if table is None:
         return
@@ -170,7 +174,7 @@ def _rules(pipeline: str, location: Path) -> Iterator[RuleStatus]:
         )
 
 
-def _table(name: str, query: str, location: Path) -> TableStatus:
+def _table(name: str, query: str, location: Location) -> TableStatus:
     table = open_table(location)
     if table is None:
         return TableStatus(name, query, 0, 0, 0, None)

@@ -18,6 +18,7 @@ from headrace.pipeline.errors import BadPipeline, RunRefused
 from headrace.pipeline.graph import Node, Query, queries
 from headrace.pipeline.loading import PipelineFile
 from headrace.pipeline.runner.directory import PipelineDirectory
+from headrace.pipeline.runner.fanout import job_table
 from headrace.pipeline.runner.settings import RunSettings
 from headrace.pipeline.tables import column_conflicts, is_job_table
 from headrace.pipeline.warehouse.table import Table, open_table
@@ -120,14 +121,31 @@ class Plan(NamedTuple):
                 )
             if expected is None and found is None:
                 self._check_tables(query, settings)
+            elif found is not None:
+                self._check_progress(query, found, settings)
+
+    def _check_progress(self, query: Query, query_id: str, settings: RunSettings) -> None:
+        """A checkpoint from a backup has batches before it that the tables have already."""
+        following = self.directory.last_batch(query.name) + 1
+        for name in query.tables:
+            written = job_table(self.nodes[name], settings).last_batch(query_id)
+            if written > following:
+                raise RunRefused(
+                    f"{settings.table(name)} has batch {written} of query {query.name} of "
+                    f"{self.file.name}, and its checkpoint ends before batch {following}: "
+                    f"{self.directory.checkpoint(query.name)}. It is older than the table, and "
+                    "records would be lost. Restore the newest checkpoint, or run it with "
+                    "--reset, or with --from TIME to keep its tables"
+                )
 
     def _check_tables(self, query: Query, settings: RunSettings) -> None:
         for name in query.tables:
-            if open_table(settings.table(name)) is not None:
+            table = open_table(settings.table(name))
+            if table is not None and table.files():
                 raise RunRefused(
-                    f"{settings.table(name)} already has rows, but the warehouse has no record of "
-                    "the run that wrote them. Run it with --reset to delete them, or with "
-                    "--from TIME to keep them"
+                    f"{settings.table(name)} already has rows, but {self.directory.path} has no "
+                    "record of the run that wrote them. Run it with --reset to delete them, or "
+                    "with --from TIME to keep them"
                 )
 
 

@@ -15,11 +15,14 @@ from headrace.model.dead_letters import (
     RETRY_CONFIGS,
     retry_topic,
 )
+from headrace.pipeline.errors import reason
 from headrace.pipeline.loading import load
+from headrace.pipeline.runner.claim import TABLE as RUNS
+from headrace.pipeline.runner.claim import claim
 from headrace.pipeline.runner.dead_letters import TABLE as DEAD_LETTERS
 from headrace.pipeline.runner.directory import PipelineDirectory
 from headrace.pipeline.runner.expectations import EXPECTATIONS
-from headrace.pipeline.runner.fanout import READS, forget_counts
+from headrace.pipeline.runner.fanout import READS, forget_counts, job_table
 from headrace.pipeline.runner.history import Ends
 from headrace.pipeline.runner.planning import Plan, make_plan
 from headrace.pipeline.runner.rebuild import rebuild
@@ -27,6 +30,7 @@ from headrace.pipeline.runner.retries import TABLE as RETRIES
 from headrace.pipeline.runner.settings import RunSettings
 from headrace.pipeline.runner.streams import Progress, Stream, prepared
 from headrace.pipeline.runner.upkeep import Upkeep
+from headrace.pipeline.warehouse.storage import location_of
 from headrace.spark.cluster import Cluster
 from headrace.spark.failures import PipelineError
 from headrace.spark.options import parse_source
@@ -74,9 +78,10 @@ def run(
             plan.check(settings)
             plans.append(plan)
         # Nothing is written before all files are found to be right.
+        claimed = [_claimed(plan, settings) for plan in plans]
         running = []
-        for plan in plans:
-            ours = _with_topics(plan, settings)
+        for plan, own in zip(plans, claimed, strict=True):
+            ours = _with_topics(plan, own)
             _start_over(plan, session, ours)
             begins = (yield from rebuild(plan, session, ours)) if settings.reset else {}
             running.append(_start(plan, session, ours, stack, begins))
@@ -92,7 +97,8 @@ def _naming_files() -> Iterator[None]:
         yield
     except OSError as failed:
         raise PipelineError(
-            f"cannot use {failed.filename or 'a file of the warehouse'}: {failed.strerror}. "
+            f"cannot use {failed.filename or 'a file of the warehouse'}: "
+            f"{failed.strerror or reason(failed)}. "
             "Nothing is lost: correct it, and run the pipeline again"
         ) from failed
 
@@ -117,7 +123,7 @@ def _start(
 
 def _upkeep(plan: Plan, settings: RunSettings) -> Upkeep:
     names = [name for query in plan.queries for name in query.tables]
-    tables = [settings.table(name) for name in (*names, READS, EXPECTATIONS, RETRIES)]
+    tables = [settings.table(name) for name in (*names, READS, EXPECTATIONS, RETRIES, RUNS)]
     return Upkeep(plan.directory.path / "cleaned", tables, settings.table(DEAD_LETTERS))
 
 
@@ -149,14 +155,28 @@ def _finish(running: Sequence[_Running]) -> None:
             stream.finish()
 
 
-def _start_over(plan: Plan, spark: "SparkSession", settings: RunSettings) -> None:
-    if settings.reset:
-        for query in plan.queries:
-            for name in query.tables:
-                shutil.rmtree(settings.table(name), ignore_errors=True)
-        forget_counts(plan.file.name, spark, settings)
-    if settings.reset or settings.start is not None:
+def _claimed(plan: Plan, settings: RunSettings) -> RunSettings:
+    """The settings of a run that no older one disturbs."""
+    starts_over = settings.reset or settings.start is not None
+    if starts_over:
+        # First: a checkpoint whose tables are half deleted must not be continued.
         plan.directory.forget_queries()
+    if settings.state_directory is None:
+        return settings
+    warehouse = location_of(settings.warehouse)
+    ours = claim(warehouse, plan.directory, plan.declaration, takes_over=starts_over)
+    return settings._replace(claim=ours)
+
+
+def _start_over(plan: Plan, spark: "SparkSession", settings: RunSettings) -> None:
+    for name in (name for query in plan.queries for name in query.tables):
+        if settings.claim is not None:
+            table = job_table(plan.nodes[name], settings)
+            table.take_over(plan.schemas[name], without_rows=settings.reset)
+        elif settings.reset:
+            shutil.rmtree(settings.table(name), ignore_errors=True)
+    if settings.reset:
+        forget_counts(plan.file.name, spark, settings)
 
 
 def _with_topics(plan: Plan, settings: RunSettings) -> RunSettings:

@@ -13,13 +13,14 @@ from headrace.model.dead_letters import retry_topic
 from headrace.model.ids import TopicPartition
 from headrace.pipeline.errors import broken_file, python_error
 from headrace.pipeline.graph import Query
+from headrace.pipeline.runner.claim import ClaimCheck
 from headrace.pipeline.runner.fanout import Contents, Fanout, Written
 from headrace.pipeline.runner.planning import Plan
 from headrace.pipeline.runner.records import deduplicated, with_retries
 from headrace.pipeline.runner.session import pool_of
 from headrace.pipeline.runner.settings import RunSettings
 from headrace.pipeline.tables import BatchName
-from headrace.pipeline.warehouse.storage import for_spark
+from headrace.pipeline.warehouse.storage import for_spark, location_of
 from headrace.spark.cluster import LATEST
 from headrace.spark.failures import PipelineError
 from headrace.spark.stream_offset import OURS
@@ -101,6 +102,9 @@ class Stream:
             settings,
             counted=plan.counted(query),
         )
+        self._claim: ClaimCheck | None = None
+        if settings.claim is not None:
+            self._claim = ClaimCheck(location_of(settings.warehouse), settings.claim)
         self._retry_topic = retry_topic(plan.file.name)
         self._foreign = [name for name in query.inputs if name not in query.tables]
         self._written: dict[int, Written] = {}
@@ -192,6 +196,8 @@ class Stream:
             self._left_batch = True
             raise PipelineError(f"query {self.group} was asked to stop")
         try:
+            if self._claim is not None:
+                self._claim.check()
             if self._batches % _FOLD_EVERY == 0:
                 self._fanout.fold(records.sparkSession)
             self._batches += 1

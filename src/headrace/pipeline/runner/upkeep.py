@@ -12,6 +12,7 @@ from pathlib import Path
 from deltalake.exceptions import DeltaError
 
 from headrace.pipeline.warehouse.compaction import compact, vacuum
+from headrace.pipeline.warehouse.storage import Location
 from headrace.pipeline.warehouse.table import ORPHAN_AGE_H_MIN, open_table
 from headrace.spark.failures import PipelineError
 
@@ -24,7 +25,9 @@ _LOOK_EVERY_S = 60.0
 class Upkeep:
     """Of the tables of one pipeline. ``marker`` is a file whose age is that of the last upkeep."""
 
-    def __init__(self, marker: Path, tables: Sequence[Path], letters: Path) -> None:
+    def __init__(
+        self, marker: Path, tables: Sequence[Path | Location], letters: Path | Location
+    ) -> None:
         self._marker = marker
         self._tables = tables
         self._letters = letters
@@ -46,19 +49,19 @@ class Upkeep:
             self._marker.touch()
             return False
         self._marker.touch()
-        for path in (*self._tables, self._letters):
+        for place in (*self._tables, self._letters):
             try:
-                self._clean(path)
+                self._clean(place)
             except (PipelineError, DeltaError, OSError) as failed:
-                log.warning("Could not clean up %s: %s", path, failed)
+                log.warning("Could not clean up %s: %s", place, failed)
         return True
 
-    def _clean(self, path: Path) -> None:
-        table = open_table(path)
+    def _clean(self, place: Path | Location) -> None:
+        table = open_table(place)
         if table is None:
             return
-        if path == self._letters:
+        if place == self._letters:
             compact(table)
         deleted = vacuum(table, ORPHAN_AGE_H_MIN, dry_run=False)
         if deleted:
-            log.info("Deleted %d unused files of %s", len(deleted), path)
+            log.info("Deleted %d unused files of %s", len(deleted), place)

@@ -58,10 +58,11 @@ class Batch(NamedTuple):
     written_at_ms: int  # before the first file
     note: str = ""  # for people, in the history of the table
     numbered: Numbered | None = None  # in place of spans
+    claim: Numbered | None = None  # of the run that writes; a commit of an older one is refused
 
     @property
     def txns(self) -> dict[str, int]:
         """What the commit records: the next offsets, or the number of a query's batch."""
         if self.numbered is not None:
-            return {self.numbered.txn_id: self.numbered.number}
+            return dict(one for one in (self.numbered, self.claim) if one is not None)
         return {span.txn_id: span.offset_end for span in self.spans}

@@ -5,7 +5,7 @@ the directories below it show all partition values. Otherwise tasks read the fil
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _TASKS_MAX = 200
+_TASK_BYTES = 4 << 20  # a task of its own for a small file costs more than reading it
 
 
 def read_table(spark: Any, table: Table) -> "DataFrame":
@@ -35,10 +36,21 @@ def read_table(spark: Any, table: Table) -> "DataFrame":
         reader = spark.read.schema(schema).option("basePath", for_spark(table.location))
         found = reader.parquet(*paths).select(*(f"`{name}`" for name in schema.names))
     else:
-        whole = pa.schema(table.handle.schema().to_arrow())
-        tasks = _Files(table.location, whole, table.file_schema(), tuple(files))
-        numbers = spark.range(0, len(files), 1, min(_TASKS_MAX, len(files)))
-        found = numbers.mapInArrow(tasks.read, schema)
+        found = read_with_python(spark, table, files)
+    return found
+
+
+def read_with_python(spark: Any, table: Table, files: Sequence[TableFile]) -> "DataFrame":
+    """The rows of some files of a table, read by tasks: Spark has no jar for S3."""
+    from pyspark.sql.types import StructType
+
+    schema = StructType.fromJson(json.loads(table.handle.schema().to_json()))
+    whole = pa.schema(table.handle.schema().to_arrow())
+    tasks = _Files(table.location, whole, table.file_schema(), tuple(files))
+    tasks_wanted = -(-sum(file.size for file in files) // _TASK_BYTES)
+    task_count = min(_TASKS_MAX, len(files), max(1, tasks_wanted))
+    numbers = spark.range(0, len(files), 1, task_count)
+    found: DataFrame = numbers.mapInArrow(tasks.read, schema)
     return found
 
 

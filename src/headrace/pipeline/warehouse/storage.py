@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import (
+    FileSelector,
     FileType,
     FSSpecHandler,
     PyFileSystem,
@@ -56,6 +57,10 @@ class Location(NamedTuple):
 
     def __truediv__(self, name: str) -> "Location":
         return self._replace(url=f"{self.url}/{name}")
+
+    @property
+    def name(self) -> str:
+        return self.url.rpartition("/")[2]
 
     @property
     def is_directory(self) -> bool:
@@ -126,6 +131,21 @@ class Location(NamedTuple):
         """Delete a directory on S3 or HDFS, with all its files."""
         _client(self).delete_dir(name)
 
+    def directories(self) -> list[str]:
+        """The names of the directories in this one; none if it does not exist.
+
+        Raises LoadStopped if the server does not tell.
+        """
+        if self.is_directory:
+            path = Path(self.url)
+            found = path.iterdir() if path.is_dir() else ()
+            return sorted(one.name for one in found if one.is_dir())
+        try:
+            entries = _client(self).get_file_info(FileSelector("", allow_not_found=True))
+        except OSError as failed:
+            raise LoadStopped(f"cannot list {self}: {reason(failed)}") from failed
+        return sorted(one.base_name for one in entries if one.type is FileType.Directory)
+
 
 def for_spark(path: object) -> str:
     """A local path for Spark, whose default file system may be another: HDFS, with YARN."""
@@ -153,17 +173,17 @@ def parse_location(text: str, options: Mapping[str, str]) -> Location:
     return Location(f"{scheme}://{rest}", tuple(sorted(options.items())))
 
 
-@lru_cache(maxsize=8)
 def _client(location: Location) -> Any:
-    """Creating one costs a request or more."""
     if location.url.startswith("s3://"):
-        return SubTreeFileSystem(location.url.removeprefix("s3://"), _s3(dict(location.options)))
+        return SubTreeFileSystem(location.url.removeprefix("s3://"), _s3(location.options))
     parts = urlsplit(location.url)
     return SubTreeFileSystem(parts.path, _hdfs(parts.hostname, parts.port))
 
 
-def _s3(options: Mapping[str, str]) -> Any:
-    given = {name.lower(): value for name, value in options.items()}
+# Creating a client costs a request or more, and a pipeline has many tables on one server.
+@lru_cache(maxsize=8)
+def _s3(options: tuple[tuple[str, str], ...]) -> Any:
+    given = {name.lower(): value for name, value in options}
     known: dict[str, Any] = {
         ours: given[theirs] for theirs, ours in _S3_OPTIONS.items() if theirs in given
     }
@@ -175,6 +195,7 @@ def _s3(options: Mapping[str, str]) -> Any:
     return S3FileSystem(**known)
 
 
+@lru_cache(maxsize=8)
 def _hdfs(host: str | None, port: int | None) -> Any:
     try:
         from hdfs_native.fsspec import HdfsFileSystem

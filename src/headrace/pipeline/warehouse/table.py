@@ -20,8 +20,14 @@ from deltalake.exceptions import DeltaError
 from deltalake.schema import Field as DeltaField
 from deltalake.transaction import AddAction, RemoveAction
 
-from headrace.pipeline.errors import CommitRefused, LoadStopped, SchemaRefused, reason
-from headrace.pipeline.warehouse.batch import Batch, NewFile, TableFile
+from headrace.pipeline.errors import (
+    CommitRefused,
+    LoadStopped,
+    RunRefused,
+    SchemaRefused,
+    reason,
+)
+from headrace.pipeline.warehouse.batch import Batch, NewFile, Numbered, TableFile
 from headrace.pipeline.warehouse.files import STATS_COLUMNS
 from headrace.pipeline.warehouse.offsets import Decision, decide
 from headrace.pipeline.warehouse.schema import Field, compare, fields_of
@@ -150,6 +156,8 @@ class Table:
         return bool(batch.files) and batch.files[0].path in self.paths()
 
     def _decide(self, batch: Batch) -> Decision:
+        if batch.claim is not None:
+            self._check_claim(batch.claim)
         if batch.numbered is not None:
             newest = self.recorded(batch.numbered.txn_id)
             repeated = newest is not None and newest >= batch.numbered.number
@@ -162,6 +170,14 @@ class Table:
         if decision is Decision.COMMIT:
             self._check_files(batch.files, batch.written_at_ms)
         return decision
+
+    def _check_claim(self, claim: Numbered) -> None:
+        newest = self.recorded(claim.txn_id)
+        if newest is not None and newest > claim.number:
+            raise RunRefused(
+                f"another run of this pipeline writes to {self.location} since this one started. "
+                "Nothing was committed"
+            )
 
     def paths(self) -> set[str]:
         """The files of the version that the handle shows."""
@@ -322,6 +338,34 @@ class Table:
                 place = self.location / file.path
                 yield file.path, f"{place} {found}, and should have {file.size} bytes"
 
+    def start_over(self, schema: pa.Schema, claim: Numbered) -> None:
+        """Remove all rows and replace the columns, in one commit."""
+        failure: Exception | None = None
+        for _ in range(_TRIES):
+            self.update()
+            self._check_claim(claim)
+            try:
+                DeltaTable.create(
+                    self.location.url,
+                    Schema.from_arrow(schema),
+                    mode="overwrite",
+                    configuration=_CONFIGURATION,
+                    storage_options=self.location.storage_options,
+                    commit_properties=CommitProperties(
+                        max_commit_retries=0, app_transactions=[Transaction(*claim)]
+                    ),
+                )
+            except (DeltaError, OSError) as failed:
+                log.info("Emptying %s failed: %s", self.location, failed)
+                failure = failed
+                continue
+            self._handle = _open(self.location)
+            return
+        raise CommitRefused(
+            f"could not remove the rows of {self.location} in {_TRIES} attempts. The last failure "
+            f"was: {failure and reason(failure)}"
+        ) from failure
+
     def _new_columns(self, batch: Batch) -> tuple[Field, ...]:
         return self._checked(batch.schema) if batch.files else ()
 
@@ -390,8 +434,13 @@ def delta_json(schema: pa.Schema) -> str:
     return text
 
 
-def _open(location: Location) -> DeltaTable:
-    return DeltaTable(location.url, storage_options=location.storage_options)
+def _open(location: Location, version: int | None = None) -> DeltaTable:
+    return DeltaTable(location.url, version, storage_options=location.storage_options)
+
+
+def open_version(location: Location, version: int) -> Table:
+    """An older version of a table, for reading."""
+    return Table(location, _open(location, version))
 
 
 def open_table(place: Path | Location) -> Table | None:

@@ -59,6 +59,22 @@ def test_write_read_and_delete(location):
     assert location.sizes(["_dead_letters/a.parquet"]) == [size]
 
 
+def test_directories(location):
+    assert location.directories() == []
+    for path in ("raw/views/a.parquet", "pages/day=1/b.parquet", "c.parquet"):
+        write(location, path)
+    assert location.directories() == ["pages", "raw"]
+    views = location / "raw" / "views"
+    assert (location / "raw").directories() == [views.name] == ["views"]
+    assert views.directories() == []
+
+
+def test_a_server_that_does_not_answer_is_named():
+    options = {"aws_endpoint_url": "http://127.0.0.1:1", "aws_region": "us-east-1"}
+    with pytest.raises(LoadStopped, match="cannot list s3://bucket/tables"):
+        parse_location("s3://bucket/tables", options).directories()
+
+
 def test_what_a_command_line_may_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert parse_location("views", {}) == Location(str(Path.cwd() / "views"))
