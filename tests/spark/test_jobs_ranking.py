@@ -169,7 +169,7 @@ def check(given, scores, rankings):
         )
 
 
-@pytest.mark.torture
+@pytest.mark.long
 def test_streams_give_the_rankings_of_all_events_and_so_does_a_backfill(spark, tmp_path):
     given = events(seed=3)
     file = with_constants(ranking, tmp_path, {"TOP": str(TOP)})

@@ -194,6 +194,7 @@ def forget_last_commit(directory):
         (directory.checkpoint("10s") / "commits" / name).unlink()
 
 
+@pytest.mark.long
 def test_a_batch_that_is_killed_anywhere_counts_once(site, s3):
     settings = site.on_s3(s3)
     site.view(1, "/a", visitor=1)
@@ -227,6 +228,7 @@ def test_a_batch_that_is_killed_anywhere_counts_once(site, s3):
         site.run(settings)
 
 
+@pytest.mark.long
 def test_one_run_at_a_time_with_any_state_directory(site, s3):
     first = site.on_s3(s3, "first")
     second = first._replace(state_directory=site.directory / "second")
