@@ -638,7 +638,7 @@ def test_an_empty_topic_and_one_that_vanishes(site: Site) -> None:
 def test_a_table_of_another_program_or_pipeline_is_refused(site: Site) -> None:
     site.write(HEADER, COUNTS)
     site.view("1", "/shop/a")
-    place = site.settings.table("page_minutes")
+    place = Path(site.settings.table("page_minutes"))
     theirs = pa.table({"page": ["/"], "minute": [1], "views": [1]})
     write_deltalake(place, theirs)
     for reset in (False, True):
