@@ -4,8 +4,8 @@ A request asks for all partitions at once, with a fetch session. Batches go from
 to the file as the leader stored them; nothing looks at single records. ``core.following`` decides
 what a response means for a replica.
 
-While replicas catch up, responses are smaller, and the fetcher rests as long as it worked: the
-broker's clients come first.
+While replicas catch up, responses are smaller, and the fetcher rests after each, because clients
+come first; unless the leader's log grows so fast that the replica would not catch up.
 
 A partition that fails is paused, for 20 ms at first and then longer, up to
 ``replica.fetch.backoff.ms``; the others continue. If the connection fails, all are paused.
@@ -44,8 +44,11 @@ _THROTTLED_S = 0.1  # until a partition that is held back asks again
 # How long a new partition waits for the response in progress before the fetcher reconnects.
 _RECONNECT_AFTER_S = 0.02
 _BUFFER_SIZE_MIN = 1 << 16
-# Of a response while replicas catch up: writing one blocks the broker's clients.
-_CATCH_UP_SIZE_MAX = 2 << 20
+# Of a response while replicas catch up, and how long the fetcher rests after it, in times of its
+# work: larger responses and shorter rests delay the clients of all brokers (bench cluster-move).
+_CATCH_UP_SIZE_MAX = 1 << 20
+_CATCH_UP_REST = 8
+_CATCH_UP_REST_S_MAX = 0.02  # a slow disk needs no rest
 # The log start of an idle partition moves by retention; the leader is told after this time.
 _LOG_STARTS_CHECK_S = 5.0
 _SESSION_ERRORS = frozenset(
@@ -95,6 +98,7 @@ class _Followed:
         "log_start",
         "failures",
         "is_behind",
+        "lag",
     )
 
     def __init__(self, replica: "Replica", following: Following) -> None:
@@ -105,6 +109,7 @@ class _Followed:
         self.log_start = Offset(-1)  # as last sent
         self.failures = 0  # in a row
         self.is_behind = True  # the log ends below the leader's high watermark
+        self.lag = 0  # then: by how many records
 
     @property
     def is_current(self) -> bool:
@@ -156,6 +161,7 @@ class Fetcher:
         self._has_work = asyncio.Event()
         self._next_log_starts_check_at = 0.0
         self._is_catching_up = False  # the last response left replicas behind their leader
+        self._is_pressed = False  # one of them comes nearer by less than half of what it copies
         self._side_tasks = BackgroundTasks(self._loop, fail)  # flushes, and connections to close
         self._task = self._loop.create_task(self._run())
 
@@ -258,8 +264,9 @@ class Fetcher:
             )
             began_at = self._loop.time()
             out_of_range = self._process(response)
-            if self._is_catching_up:
-                await asyncio.sleep(self._loop.time() - began_at)
+            if self._is_catching_up and not self._is_pressed:
+                worked_s = self._loop.time() - began_at
+                await asyncio.sleep(min(_CATCH_UP_REST * worked_s, _CATCH_UP_REST_S_MAX))
             if out_of_range:
                 await self._find_range(out_of_range)
             self._failures = 0
@@ -352,7 +359,7 @@ class Fetcher:
 
     def _process(self, response: m.FetchResponse) -> list[_Followed]:
         """Append the records; returns the partitions whose position is not in the leader's log."""
-        self._is_catching_up = False
+        self._is_catching_up = self._is_pressed = False
         if response.error_code in _SESSION_ERRORS:
             closed = response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
             self._session.restart(closed=closed)
@@ -414,10 +421,15 @@ class Fetcher:
                 log.log_end,
             )
 
+        log_end = log.log_end
         self._apply(followed, append)
         followed.is_behind = log.log_end < data.high_watermark
         if followed.is_behind and data.records:
             self._is_catching_up = True
+            lag = data.high_watermark - log.log_end
+            if 2 * (followed.lag - lag) < log.log_end - log_end:
+                self._is_pressed = True
+            followed.lag = lag
         if followed.replica.is_throttled_as_follower and data.records:
             self._throttle.record(len(data.records))
             if self._is_held_back(followed):

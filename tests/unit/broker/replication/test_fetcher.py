@@ -156,6 +156,37 @@ async def test_records_are_appended_and_the_next_fetch_of_the_session_says_so(di
 
 
 @in_loop
+async def test_a_replica_that_catches_up_asks_for_less_and_rests(disk, monkeypatch):
+    rests = []
+
+    class NotedSleep:
+        """asyncio, as the fetcher sees it."""
+
+        def __getattr__(self, name):
+            return getattr(asyncio, name)
+
+        async def sleep(self, seconds):
+            rests.append(seconds)
+
+    async with a_follower(disk) as follower:
+        whole = (await follower.sent(1)).max_bytes
+
+        async def rests_after(base_offset, high_watermark):
+            """Whether the fetcher rests after a record that leaves it behind; what it asks then."""
+            rests.clear()
+            record = batch(b"a", base_offset=base_offset, leader_epoch=3)
+            follower.peers.answer(answer(record, high_watermark=high_watermark))
+            request = await follower.sent(base_offset + 2)
+            return any(rests), request.max_bytes
+
+        monkeypatch.setattr("headrace.broker.replication.fetcher.asyncio", NotedSleep())
+        assert await rests_after(0, 10) == (False, 1 << 20)  # how fast it gains is unknown
+        assert await rests_after(1, 10) == (True, 1 << 20)
+        assert await rests_after(2, 20) == (False, 1 << 20)  # the leader's log grows faster
+        assert await rests_after(3, 4) == (False, whole)  # it has caught up
+
+
+@in_loop
 async def test_a_lost_session_starts_over_with_all_partitions(disk):
     async with a_follower(disk) as follower:
         follower.peers.answer(nothing())
