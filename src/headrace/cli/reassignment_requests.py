@@ -13,7 +13,9 @@ from headrace.client.errors import ClientError
 from headrace.wire import messages as m
 
 _TIMEOUT_MS = 30_000
+# Between two looks, and until the last one, because topics may come and go all the time.
 _SETTLED_S = 0.3
+_SETTLED_S_MAX = 10.0
 
 
 class Reassigning(NamedTuple):
@@ -76,18 +78,19 @@ def snapshot(cluster: Cluster) -> Snapshot:
 
 
 def settled_snapshot(cluster: Cluster) -> Snapshot:
-    """As ``snapshot``, once two looks agree.
+    """As ``snapshot``, once two looks agree, or after ten seconds.
 
     When a move ends, a broker shows the old and the new replicas until it hears of the end. New
     replicas that are computed from these would be too many.
     """
-    earlier = snapshot(cluster)
+    give_up_at = time.monotonic() + _SETTLED_S_MAX
+    now = snapshot(cluster)
     while True:
+        earlier = now
         time.sleep(_SETTLED_S)
         now = snapshot(cluster)
-        if now.assigned == earlier.assigned:
+        if now.assigned == earlier.assigned or time.monotonic() > give_up_at:
             return now
-        earlier = now
 
 
 def list_reassignments(cluster: Cluster) -> dict[Partition, Reassigning]:

@@ -126,7 +126,7 @@ def begin(
     *,
     may_change_factor: bool = True,
 ) -> None:
-    """Throttle the moves, and begin those that are not. If one is refused, none stays begun."""
+    """Throttle the moves, and begin all that are not in progress; if one is refused, begin none."""
     earlier_throttles = {} if rate is None else throttle(cluster, todo, rate, now.view.brokers)
     fresh = [move for move in todo if not _is_begun(now, move)]
     if not fresh:

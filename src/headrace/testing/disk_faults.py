@@ -15,7 +15,7 @@ class FillableFiles(SystemFiles):
     def fill(self) -> None:
         for name in _WRITES:
             setattr(self, name, _refuse)
-        self.disk_usage = _full_disk_usage  # type: ignore[method-assign]
+        self.__dict__["disk_usage"] = _full_disk_usage
 
     def free(self) -> None:
         for name in (*_WRITES, "disk_usage"):

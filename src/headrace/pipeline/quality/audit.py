@@ -221,7 +221,7 @@ def keep(balances: Sequence[Balance], warehouse: Path, checked_at_ms: int) -> No
 
 
 def _time(millis: int) -> datetime:
-    """A producer may send any timestamp; those that are no dates become the first or the last."""
+    """The date of a timestamp; the first or the last date for one that is outside of them."""
     try:
         return datetime.fromtimestamp(millis / 1000, UTC)
     except (OSError, OverflowError, ValueError):
