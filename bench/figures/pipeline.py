@@ -276,11 +276,12 @@ class _Watched:
     def _backlog_s(self) -> float:
         """The age of the oldest record that a query or the load has not read."""
         now = time.time()
-        return max(
+        behind = [
             now - self._appended_at(place, read_end)
             for (_, place), read_end in self._read.items()
-            if read_end < self._ends[place][-1]
-        )
+            if place in self._ends and read_end < self._ends[place][-1]  # not of retries
+        ]
+        return max(behind, default=0.0)
 
     # --- threads -----------------------------------------------------------------------------
 

@@ -418,6 +418,11 @@ def write_files(
     return tuple(file for row in results.collect() for file in pickle.loads(row.result))
 
 
+def collected(rows: "DataFrame") -> pa.Table:
+    """Rows in the types of a table, in this process: for ``JobTable.append_few``."""
+    return rows.toArrow().cast(arrow_schema(rows.schema))
+
+
 def arrow_schema(schema: StructType) -> pa.Schema:
     """The columns of a table for these rows; each may be null, whatever the first batch says."""
     nullable = _nullable(schema)

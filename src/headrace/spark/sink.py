@@ -259,6 +259,22 @@ def write_frame(rows: "DataFrame", options: Mapping[str, str]) -> int:
     return sum(one.row_count for one in messages if isinstance(one, TaskMessage))
 
 
+def write_rows(rows: pa.Table, options: Mapping[str, str]) -> int:
+    """The same for rows that the calling process has."""
+    writer = batch_writer(options, _spark_schema(rows.schema), overwrite=False)
+    message = writer.write(iter(rows.to_batches()))
+    writer.commit([message])
+    return message.row_count
+
+
+def _spark_schema(schema: pa.Schema) -> StructType:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    found = from_arrow_schema(schema)
+    assert isinstance(found, StructType)
+    return found
+
+
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchWriter:
     if overwrite:
         raise BadOption("a topic cannot be overwritten; use mode append")

@@ -18,9 +18,11 @@ from headrace.model.dead_letters import (
     LETTER_VALUE_SIZE_MAX,
     MESSAGE_SIZE_DEFAULT,
 )
+from headrace.pipeline.planned import Functions
 from headrace.pipeline.runner.kept import Kept
 from headrace.pipeline.runner.settings import RunSettings
-from headrace.pipeline.tables import BatchName, JobTable, Rules
+from headrace.pipeline.tables import BatchName, JobTable, Rules, collected
+from headrace.spark.sink import write_frame, write_rows
 from headrace.spark.source_schema import HEADERS
 
 if TYPE_CHECKING:
@@ -42,15 +44,36 @@ class DeadLetters:
         named = BatchName(f"{batch.query}/{part}" if part else batch.query, batch.number)
         kept = Kept(letters.withColumn("pipeline", F.lit(self._pipeline)))
         try:
-            JobTable(self._settings.table(TABLE), Rules(_KEY)).append(kept.rows, named)
-            size_max = self._settings.record_sizes.get(DEAD_LETTER_TOPIC, MESSAGE_SIZE_DEFAULT)
-            self._send(letter_records(kept.rows, size_max), named)
+            self._table(_KEY).append(kept.rows, named)
+            write_frame(letter_records(kept.rows, self._size_max()), self._sink_options(named))
+        finally:
+            kept.release()
+
+    def write_few(self, letters: "DataFrame", batch: BatchName, functions: Functions) -> None:
+        """The same for letters that the driver collects."""
+        named = functions.call(
+            "letters/named",
+            lambda letters: letters.withColumn("pipeline", F.lit(self._pipeline)),
+            {"letters": letters},
+            version="pipeline",
+        )
+        kept = Kept(named)
+        try:
+            self._table(_KEY).append_few(collected(kept.rows), batch)
+            size_max = self._size_max()
+            records = functions.call(
+                "letters/records",
+                lambda letters: letter_records(letters, size_max),
+                {"letters": kept.rows},
+                version=size_max,
+            )
+            write_rows(records.toArrow(), self._sink_options(batch))
         finally:
             kept.release()
 
     def failed(self, spark: "SparkSession", sink: str) -> "DataFrame | None":
         """The records for which a function of this table or topic failed; None without any."""
-        table = JobTable(self._settings.table(TABLE), Rules((*_KEY, "attempt")))
+        table = self._table((*_KEY, "attempt"))
         if table.version() is None:
             return None
         return table.rows(spark, StructType([])).where(
@@ -59,18 +82,24 @@ class DeadLetters:
             & F.array_contains(F.split("sinks", ","), sink)
         )
 
-    def _send(self, records: "DataFrame", batch: BatchName) -> None:
-        writer = records.write.format("headrace").mode("append")
-        for name, value in self._settings.source.items():
-            writer = writer.option(name, value)
-        (
-            writer.option("topic", DEAD_LETTER_TOPIC)
-            .option("kafka.max.request.size", LETTER_SIZE_MAX)
-            .option("delivery", "exactly-once")
-            .option("delivery.id", f"{batch.query}/{TABLE}")
-            .option("delivery.batch", batch.number)
-            .save()
-        )
+    def _table(self, key: tuple[str, ...]) -> JobTable:
+        return JobTable(self._settings.table(TABLE), Rules(key))
+
+    def _size_max(self) -> int:
+        return self._settings.record_sizes.get(DEAD_LETTER_TOPIC, MESSAGE_SIZE_DEFAULT)
+
+    def _sink_options(self, batch: BatchName) -> dict[str, str]:
+        source = self._settings.source
+        name = source.get("kafka.client.id", "headrace")
+        return {
+            **source,
+            "kafka.client.id": f"{name}-{batch.query}-letters",
+            "kafka.max.request.size": str(LETTER_SIZE_MAX),
+            "topic": DEAD_LETTER_TOPIC,
+            "delivery": "exactly-once",
+            "delivery.id": f"{batch.query}/{TABLE}",
+            "delivery.batch": str(batch.number),
+        }
 
 
 def letter_records(letters: "DataFrame", size_max: int) -> "DataFrame":

@@ -21,23 +21,23 @@ from pyspark.sql.types import StructType
 
 from headrace.model.dead_letters import retry_topic
 from headrace.model.ids import TopicPartition
-from headrace.pipeline.calling import call
-from headrace.pipeline.errors import broken_file, python_error
 from headrace.pipeline.graph import Node, Query, sources_of
+from headrace.pipeline.planned import Functions, PlainFunctions, PlannedFunctions
 from headrace.pipeline.runner import retries
 from headrace.pipeline.runner.bad_records import BadRecords
 from headrace.pipeline.runner.dead_letters import DeadLetters
 from headrace.pipeline.runner.expectations import (
     EXPECTATIONS_SCHEMA,
-    Judged,
     Verdict,
     expectations_table,
     row_records,
     rule_counts,
 )
 from headrace.pipeline.runner.history import RecordsGone, records_since, with_retries_before
+from headrace.pipeline.runner.inputs import FunctionFailed, Inputs, Parts, naming
 from headrace.pipeline.runner.isolation import RECORDS_MAX, Isolated, NotIsolated, isolate
 from headrace.pipeline.runner.kept import Kept
+from headrace.pipeline.runner.known_rows import KnownRows
 from headrace.pipeline.runner.records import (
     ATTEMPT,
     BAD_FATES,
@@ -48,7 +48,6 @@ from headrace.pipeline.runner.records import (
     decoded,
     deduplicated,
     letters_of,
-    rows_of,
     source_rows,
 )
 from headrace.pipeline.runner.settings import RunSettings
@@ -60,17 +59,26 @@ from headrace.pipeline.runner.windows import (
     touched,
     with_deleted,
 )
-from headrace.pipeline.tables import DELETED, FOLD_FILES, NO_VERSION, BatchName, JobTable, Rules
+from headrace.pipeline.tables import (
+    DELETED,
+    FOLD_FILES,
+    NO_VERSION,
+    BatchName,
+    JobTable,
+    Rules,
+    collected,
+)
 from headrace.pipeline.warehouse.bad_share import BadShare
 from headrace.spark.failures import PipelineError
-from headrace.spark.sink import write_frame
+from headrace.spark.sink import write_frame, write_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 log = logging.getLogger("headrace.pipeline")
 
-_SMALL_BATCH = 20_000  # records
+# Records of a batch whose functions are planned once, and whose rows the driver writes.
+_SMALL_BATCH = 300_000
 # A table that its own query reads, in every batch, is folded at fewer files than others.
 _FOLD_FILES_READ = 16
 # What each pipeline has read: distinct events by topic and minute of the record's timestamp.
@@ -88,6 +96,7 @@ READS_SCHEMA = pa.schema(
 # The bytes of a record batch beside key and value; max.message.bytes of a topic counts them.
 _RECORD_OVERHEAD = 200
 _RECORD_SIZE_MAX = 1 << 20  # Kafka's default
+_REFUSED = "_refused"
 
 
 class Done(NamedTuple):
@@ -119,6 +128,13 @@ class Contents(NamedTuple):
     topic_ids: Mapping[str, str] = {}
     has_retries: bool = False
     ends: Mapping[TopicPartition, int] = {}
+    record_count: int | None = None  # at most; None: unknown
+
+    @property
+    def is_small(self) -> bool:
+        # Retries are few, and only some of the sinks lack them.
+        is_known = self.record_count is not None and not self.has_retries
+        return is_known and (self.record_count or 0) <= _SMALL_BATCH
 
 
 class _Count(NamedTuple):
@@ -165,7 +181,16 @@ class Fanout:
             for name in nodes[user].parameters
             if nodes[name].kind == "step"
         )
-        self._shared = {name for name, count in uses.items() if count > 1}
+        shared = {name for name, count in uses.items() if count > 1}
+        self._parts = Parts(nodes, self.sources, self._tables, schemas, shared)
+        self._known = KnownRows(
+            {
+                name: table_rules(nodes[name])
+                for name in query.inputs
+                if name in query.tables and not nodes[name].option("window")
+            }
+        )
+        self._planned: PlannedFunctions | None = None
         self._expectations = expectations_table(settings)
         self._letters = DeadLetters(pipeline, settings)
         self._retries = retries.Retries(pipeline, query.name, settings)
@@ -188,42 +213,65 @@ class Fanout:
         contents = contents or Contents()
         if contents.has_retries:
             records = self._retries.not_landed(records, batch)
-        kept = Kept(decoded(_with_topic_ids(records, contents.topic_ids), self.sources))
+        functions = self._functions(records.sparkSession, contents)
+        kept = Kept(self._decoded(records, contents.topic_ids, functions))
         try:
-            written = self._run(_Batch(kept.rows, batch, pinned or {}, contents))
+            written = self._run(_Batch(kept.rows, batch, pinned or {}, contents, functions))
             if contents.has_retries:
                 self._retries.landed(kept.rows, batch)
         finally:
             kept.release()
         return written._replace(seconds=time.monotonic() - began_at)
 
+    def _functions(self, spark: "SparkSession", contents: Contents) -> Functions:
+        if not contents.is_small:
+            self._known.forget()
+            return PlainFunctions()
+        if self._planned is None:
+            self._planned = PlannedFunctions(spark)
+        return self._planned
+
+    def _decoded(
+        self, records: "DataFrame", topic_ids: Mapping[str, str], functions: Functions
+    ) -> "DataFrame":
+        return functions.call(
+            "decoded",
+            lambda records: decoded(_with_topic_ids(records, topic_ids), self.sources),
+            {"records": records},
+            version=tuple(sorted(topic_ids.items())),
+            tasks=0,
+        )
+
     def _run(self, batch: "_Batch") -> Written:
         rows = batch.rows
-        inputs = self._inputs(batch)
+        known = self._known if batch.contents.is_small else None
+        inputs = Inputs(
+            self._parts, rows, batch.name, batch.pinned, functions=batch.functions, known=known
+        )
         try:
-            counts = _counts(rows)
+            counts = _counts(rows, batch.functions)
             late, dropped = self._late(counts)
             bad = _bad_by_topic(counts)
             self._bad_records.check(rows, bad)
             try:
                 verdicts = self._judge(inputs)
-            except _FunctionFailed as failed:
+            except FunctionFailed as failed:
                 return self._run_without_bad(batch, failed)
             told = [one for one in verdicts if one.node.name in self._counted]
-            letters = self._write_letters(inputs, counts, told, batch.name)
+            letters = self._write_letters(inputs, counts, told, batch)
             topics = {one.topic for one in self.sources if one.name in self._counted}
             read = [one for one in counts if one.topic in topics]
             self._reads.append_few(_reads(self._pipeline, read), batch.name)
             if self._bad_shares:
                 self._expectations.append_few(rule_counts(self._pipeline, told), batch.name)
             written = {}
-            is_small = sum(one.events for one in counts) < _SMALL_BATCH
             for name in self._query.sinks:
-                done = self._write_sink(name, inputs, batch, is_small=is_small)
+                done = self._write_sink(name, inputs, batch)
                 written[name] = done.rows
                 letters += done.dead_letters
         finally:
             inputs.release()
+        self._known.batch_ended()
         self._bad_records.add(bad)
         for one in verdicts:
             self._bad_shares[one.node.name].add(one.quarantined, one.rows)
@@ -233,12 +281,13 @@ class Fanout:
         }
         return Written(total, late, dropped, letters, failed_rules, written, 0.0)
 
-    def _inputs(self, batch: "_Batch", rows: "DataFrame | None" = None) -> "_Inputs":
-        return _Inputs(self, batch.rows if rows is None else rows, batch.name, batch.pinned)
+    def _inputs(self, batch: "_Batch", rows: "DataFrame") -> Inputs:
+        """For a part of the batch."""
+        return Inputs(self._parts, rows, batch.name, batch.pinned)
 
     # --- records for which a function fails ------------------------------------------------
 
-    def _run_without_bad(self, batch: "_Batch", failed: "_FunctionFailed") -> Written:
+    def _run_without_bad(self, batch: "_Batch", failed: "FunctionFailed") -> Written:
         """Run the batch without the records for which a function with rules fails."""
         name = failed.node.name
         found = self._isolated(batch, batch.rows, failed, lambda inputs: inputs.verdict(name))
@@ -250,9 +299,7 @@ class Fanout:
         letters = written.dead_letters + found.count
         return written._replace(rows=written.rows + found.count, dead_letters=letters)
 
-    def _write_sink(
-        self, name: str, inputs: "_Inputs", batch: "_Batch", *, is_small: bool
-    ) -> "Done":
+    def _write_sink(self, name: str, inputs: Inputs, batch: "_Batch") -> "Done":
         """Write a table or topic, without the records for which its functions fail."""
         node = self._nodes[name]
         rows = batch.rows
@@ -261,8 +308,8 @@ class Fanout:
             rows = rows.where(F.col(SINKS).isNull() | F.array_contains(F.split(SINKS, ","), name))
             ours = self._inputs(batch, rows)
         try:
-            return self._write_made(node, ours, rows, batch, is_small=is_small)
-        except _FunctionFailed as failed:
+            return self._write_made(node, ours, rows, batch)
+        except FunctionFailed as failed:
             found = self._isolated(batch, rows, failed, lambda inputs: _compute(inputs.of(name)))
         finally:
             if ours is not inputs:
@@ -270,22 +317,41 @@ class Fanout:
         without = self._inputs(batch, found.good)
         try:
             self._write_failed(found, node, [name], batch.name)
-            done = self._write_made(node, without, found.good, batch, is_small=is_small)
+            done = self._write_made(node, without, found.good, batch)
             return done._replace(dead_letters=done.dead_letters + found.count)
         finally:
             without.release()
             found.release()
 
-    def _write_made(
-        self, node: Node, inputs: "_Inputs", rows: "DataFrame", batch: "_Batch", *, is_small: bool
-    ) -> "Done":
-        with _naming(node):
+    def _write_made(self, node: Node, inputs: Inputs, rows: "DataFrame", batch: "_Batch") -> "Done":
+        with naming(node):
             made = inputs.of(node.name)
             if node.declared.options.get("window"):
                 return self._write_windows(node, made, rows, batch)
-            # Starting a second task, and reading its file later, costs more than it saves.
-            made = made.coalesce(1) if is_small else made
+            if batch.contents.is_small:
+                return self._write_few(node, made, batch)
             return self._write(node.name, made, batch.name)
+
+    def _write_few(self, node: Node, rows: "DataFrame", batch: "_Batch") -> "Done":
+        """Write rows that the driver collects: starting a task would take longer."""
+        if node.kind == "topic":
+            return self._send_few(node, rows, batch)
+        found = collected(rows)
+        self._known.written(node.name, found)
+        return Done(self._tables[node.name].append_few(found, batch.name).row_count)
+
+    def _send_few(self, node: Node, rows: "DataFrame", batch: "_Batch") -> "Done":
+        def records(rows: "DataFrame") -> "DataFrame":
+            made = topic_records(rows, node.option("key"))
+            return made.withColumn(_REFUSED, _refused(node, self._record_size_max(node)))
+
+        named = f"{node.name}/records"
+        found = batch.functions.call(named, records, {"rows": rows}, version="sent").toArrow()
+        if found.column(_REFUSED).null_count < len(found):
+            return self._send(node, rows, batch.name)
+        if len(found):
+            write_rows(found.drop_columns([_REFUSED]), self._sink_options(node, batch.name))
+        return Done(len(found))
 
     # --- windows ---------------------------------------------------------------------------
 
@@ -306,7 +372,7 @@ class Fanout:
             return self._write_windows_in_time(node, rows, batch, str(gone))
         named = _with_topic_ids(records, batch.contents.topic_ids)
         history = decoded(self._without_failed(named, node.name), self.sources)
-        inputs = _Inputs(self, history, batch.name, batch.pinned, windows.inside)
+        inputs = Inputs(self._parts, history, batch.name, batch.pinned, inside=windows.inside)
         whole = Kept(windows.rows(inputs.of(node.name)))
         try:
             table = self._tables[node.name]
@@ -364,17 +430,17 @@ class Fanout:
         self,
         batch: "_Batch",
         rows: "DataFrame",
-        failed: "_FunctionFailed",
-        compute: "Callable[[_Inputs], object]",
+        failed: "FunctionFailed",
+        compute: "Callable[[Inputs], object]",
     ) -> Isolated:
         """Raises what failed, unless it fails for a few records only."""
 
         def fails(some: "DataFrame") -> str | None:
             inputs = self._inputs(batch, some)
             try:
-                with _naming(failed.node):
+                with naming(failed.node):
                     compute(inputs)
-            except _FunctionFailed as again:
+            except FunctionFailed as again:
                 return again.text
             finally:
                 inputs.release()
@@ -400,8 +466,9 @@ class Fanout:
         self._letters.write(letters, batch, f"step/{node.name}")
 
     def fold(self, spark: "SparkSession") -> None:
+        read = set(self._query.inputs) - set(self._known.names)
         limits = {
-            self._tables[name]: _FOLD_FILES_READ if name in self._query.inputs else FOLD_FILES
+            self._tables[name]: _FOLD_FILES_READ if name in read else FOLD_FILES
             for name in self._query.tables
         }
         limits |= dict.fromkeys((self._reads, self._expectations), FOLD_FILES)
@@ -427,7 +494,7 @@ class Fanout:
         The tables of this query have no rows before its one batch. Raises ExpectationFailed.
         """
         pinned = dict.fromkeys(self._query.tables, NO_VERSION)
-        inputs = _Inputs(self, decoded(records, self.sources), batch, pinned, inside)
+        inputs = Inputs(self._parts, decoded(records, self.sources), batch, pinned, inside=inside)
         try:
             rows = inputs.of(name)
             if self._nodes[name].option("window"):
@@ -443,11 +510,11 @@ class Fanout:
         dropped = sum(one.events for one in late if one.topic in dropping)
         return sum(one.events for one in late) - dropped, dropped
 
-    def _judge(self, inputs: "_Inputs") -> list[Verdict]:
+    def _judge(self, inputs: Inputs) -> list[Verdict]:
         """Raises ExpectationFailed. Nothing of the batch is written before this."""
         verdicts = []
         for name, share in self._bad_shares.items():
-            with _naming(self._nodes[name]):
+            with naming(self._nodes[name]):
                 verdict = inputs.verdict(name)
             verdict.check_share(share, self._settings.bad_share_max)
             verdicts.append(verdict)
@@ -455,10 +522,10 @@ class Fanout:
 
     def _write_letters(
         self,
-        inputs: "_Inputs",
+        inputs: Inputs,
         counts: Sequence[_Count],
         verdicts: Sequence[Verdict],
-        batch: BatchName,
+        batch: "_Batch",
     ) -> int:
         # Another query of the pipeline may read the same records.
         ours = [source for source in self.sources if source.name in self._counted]
@@ -471,14 +538,23 @@ class Fanout:
             and one.fate is not None
             and not (one.fate == "late" and one.topic in kept)
         )
+        if batch.contents.is_small and not any(one.quarantined for one in verdicts):
+            if count:
+                given = {"records": inputs.records}
+                found = batch.functions.call(
+                    "letters", lambda records: letters_of(records, ours), given, version="sources"
+                )
+                self._letters.write_few(found, batch.name, batch.functions)
+            return count
         frames = [letters_of(inputs.records, ours)] if count else []
         for verdict in verdicts:
             if verdict.quarantined:
                 judged = inputs.judged[verdict.node.name]
-                frames.append(judged.letters(inputs.records, batch))
+                frames.append(judged.letters(inputs.records, batch.name))
                 count += verdict.quarantined
         if frames:
-            self._letters.write(reduce(lambda one, other: one.unionAll(other), frames), batch)
+            joined = reduce(lambda one, other: one.unionAll(other), frames)
+            self._letters.write(joined, batch.name)
         return count
 
     def _write(self, name: str, rows: "DataFrame", batch: BatchName) -> "Done":
@@ -491,10 +567,9 @@ class Fanout:
 
         Records that the topic would refuse are dead letters.
         """
-        size_max = self._settings.record_sizes.get(node.declared.topic, _RECORD_SIZE_MAX)
         kept = Kept(topic_records(rows, node.option("key")))
         try:
-            refused = _refused(node, size_max)
+            refused = _refused(node, self._record_size_max(node))
             count, bad = kept.rows.agg(F.count("*"), F.count(refused)).head() or (0, 0)
             if bad:
                 records = row_records(
@@ -510,28 +585,27 @@ class Fanout:
                 letters = as_letters(records, F.lit("sink"), F.col("_why"))
                 self._letters.write(letters, batch, f"sink/{node.name}")
             if count > bad:
-                self._write_topic(node, kept.rows.where(refused.isNull()), size_max, batch)
+                good = kept.rows.where(refused.isNull())
+                write_frame(good, self._sink_options(node, batch))
             return Done(count - bad, bad)
         finally:
             kept.release()
 
-    def _write_topic(
-        self, node: Node, records: "DataFrame", size_max: int, batch: BatchName
-    ) -> None:
+    def _record_size_max(self, node: Node) -> int:
+        return self._settings.record_sizes.get(node.declared.topic, _RECORD_SIZE_MAX)
+
+    def _sink_options(self, node: Node, batch: BatchName) -> dict[str, str]:
         source = self._settings.source
         name = source.get("kafka.client.id", "headrace")
-        write_frame(
-            records,
-            {
-                **source,
-                "kafka.client.id": f"{name}-{self._pipeline}-{self._query.name}",
-                "kafka.max.request.size": str(size_max),
-                "topic": node.declared.topic,
-                "delivery": "exactly-once",
-                "delivery.id": f"{batch.query}/{node.name}",
-                "delivery.batch": str(batch.number),
-            },
-        )
+        return {
+            **source,
+            "kafka.client.id": f"{name}-{self._pipeline}-{self._query.name}",
+            "kafka.max.request.size": str(self._record_size_max(node)),
+            "topic": node.declared.topic,
+            "delivery": "exactly-once",
+            "delivery.id": f"{batch.query}/{node.name}",
+            "delivery.batch": str(batch.number),
+        }
 
 
 class _Batch(NamedTuple):
@@ -541,108 +615,7 @@ class _Batch(NamedTuple):
     name: BatchName
     pinned: Mapping[str, int]  # versions of other tables
     contents: Contents
-
-
-class _Inputs:
-    """The inputs of functions in one batch, each computed when it is first needed."""
-
-    def __init__(
-        self,
-        fanout: Fanout,
-        records: "DataFrame",
-        batch: BatchName,
-        pinned: Mapping[str, int],
-        inside: "Callable[[Column], Column] | None" = None,
-    ) -> None:
-        self._fanout = fanout
-        self.records = records
-        self._batch = batch
-        self._pinned = pinned
-        self._inside = inside
-        self._known: dict[str, DataFrame] = {}
-        self._results: dict[str, DataFrame] = {}
-        self.judged: dict[str, Judged] = {}  # results of functions with rules
-        self._verdicts: dict[str, Verdict] = {}
-        self._kept: list[Kept] = []
-
-    def of(self, name: str) -> "DataFrame":
-        """The result of a step or sink, without rows that are quarantined."""
-        if name not in self._results:
-            node = self._fanout._nodes[name]
-            made = call(node, {one: self._input(one) for one in node.parameters})
-            self._results[name] = self._passed(node, made)
-        return self._results[name]
-
-    def verdict(self, name: str) -> Verdict:
-        """How the result of a function with rules was judged."""
-        if self._fanout._nodes[name].is_sink:
-            self.of(name)
-        else:
-            self._input(name)
-        return self._verdicts[name]
-
-    def release(self) -> None:
-        for kept in self._kept:
-            kept.release()
-        for judged in self.judged.values():
-            judged.release()
-
-    def _passed(self, node: Node, made: "DataFrame") -> "DataFrame":
-        if not node.rules:
-            return made
-        self.judged[node.name] = judged = Judged(node, made)
-        self._verdicts[node.name] = verdict = judged.verdict()
-        verdict.check()
-        return judged.rows
-
-    def _input(self, name: str) -> "DataFrame":
-        if name not in self._known:
-            self._known[name] = self._found(self._fanout._nodes[name])
-        return self._known[name]
-
-    def _found(self, node: Node) -> "DataFrame":
-        if node.kind == "source":
-            (source,) = (one for one in self._fanout.sources if one.name == node.name)
-            rows = rows_of(self.records, source)
-            if self._inside is not None and source.event_time:
-                rows = rows.where(self._inside(F.col(source.event_time)))
-            return self._passed(node, call(node, {node.parameters[0]: rows}))
-        if node.kind == "table":
-            return self._fanout._tables[node.name].rows(
-                self.records.sparkSession,
-                self._fanout._schemas[node.name],
-                before=self._batch,
-                version=self._pinned.get(node.name),
-            )
-        made = self.of(node.name)
-        if node.name in self._fanout._shared and not node.rules:
-            kept = Kept(made)
-            self._kept.append(kept)
-            return kept.rows
-        return made
-
-
-class _FunctionFailed(PipelineError):
-    """Spark could not compute the rows of a function."""
-
-    def __init__(self, node: Node, text: str) -> None:
-        super().__init__(str(node.mistake(text)))
-        self.node = node
-        self.text = text
-
-
-@contextmanager
-def _naming(node: Node) -> Iterator[None]:
-    """Name the function whose rows Spark could not compute."""
-    from pyspark.errors import PySparkException
-
-    try:
-        yield
-    except PySparkException as failed:
-        broken = broken_file(str(failed))
-        if broken is not None:
-            raise broken from failed
-        raise _FunctionFailed(node, python_error(str(failed))) from failed
+    functions: Functions
 
 
 def _compute(rows: "DataFrame") -> None:
@@ -673,9 +646,12 @@ def _refused(node: Node, size_max: int) -> "Column":
     return refused
 
 
+def table_rules(node: Node) -> Rules:
+    return Rules(tuple(node.option("key")), node.option("merge"))
+
+
 def job_table(node: Node, settings: RunSettings) -> JobTable:
-    rules = Rules(tuple(node.option("key")), node.option("merge"))
-    return JobTable(settings.table(node.name), rules, settings.claim)
+    return JobTable(settings.table(node.name), table_rules(node), settings.claim)
 
 
 def topic_records(rows: "DataFrame", key: str) -> "DataFrame":
@@ -686,11 +662,16 @@ def topic_records(rows: "DataFrame", key: str) -> "DataFrame":
     return rows.select(F.col(f"`{key}`").cast("string").alias("key"), value.alias("value"))
 
 
-def _counts(rows: "DataFrame") -> list[_Count]:
+def _counts(rows: "DataFrame", functions: Functions) -> list[_Count]:
     """This reads the records once, and keeps them for all functions."""
-    minute = F.date_trunc("minute", "timestamp").alias("minute")
-    is_retry = (F.col(ATTEMPT) > 0).alias("is_retry")
-    found = rows.groupBy("topic", FATE, is_retry, minute).agg(F.count("*").alias("events"))
+
+    def counts(records: "DataFrame") -> "DataFrame":
+        minute = F.date_trunc("minute", "timestamp").alias("minute")
+        is_retry = (F.col(ATTEMPT) > 0).alias("is_retry")
+        grouped = records.groupBy("topic", FATE, is_retry, minute)
+        return grouped.agg(F.count("*").alias("events"))
+
+    found = functions.call("counts", counts, {"records": rows}, version="counts", tasks=0)
     return [_Count(*row.values()) for row in found.toArrow().to_pylist()]
 
 

@@ -1,10 +1,13 @@
 """Caches rows that several functions of a batch use: computed once, and planned once.
 
-``persist`` alone caches the rows, but Spark still plans every query on them from their sources.
-With several steps on top of each other, planning then takes longer than computing.
+``persist`` of a frame caches rows too, but Spark still plans every query on them from their
+sources, and makes columns of them. With several steps on top of each other, and rows that are read
+a few times, both take longer than computing.
 """
 
 from typing import TYPE_CHECKING
+
+from headrace.pipeline.planned import frame_of, kept_rdd
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -14,17 +17,8 @@ class Kept:
     """The cached result of a frame, as ``rows``, until ``release``."""
 
     def __init__(self, frame: "DataFrame") -> None:
-        from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
-
-        self._persisted = frame.persist()
-        # As Spark does for the rows of foreachBatch: a plan of one leaf, on the cached rows. If an
-        # executor is lost, Spark computes its rows again.
-        session = frame.sparkSession
-        computed = self._persisted._jdf
-        leaf = session._jsparkSession.internalCreateDataFrame(
-            computed.queryExecution().toRdd(), computed.schema(), False
-        )
-        self.rows: DataFrame = ClassicFrame(leaf, session)
+        self._rdd = kept_rdd(frame)
+        self.rows: DataFrame = frame_of(frame.sparkSession, self._rdd, frame._jdf.schema())
 
     def release(self) -> None:
-        self._persisted.unpersist()
+        self._rdd.unpersist(False)

@@ -41,6 +41,9 @@ def start_session(
         "spark.scheduler.allocation.file": pools.as_uri(),
         "spark.sql.streaming.stopTimeout": "60s",
         "spark.driver.memory": f"{_heap_mb()}m",
+        # Spark's default of 100 classes is less than one batch of all queries needs: the JVM would
+        # compile all of them again for every batch.
+        "spark.sql.codegen.cache.maxEntries": "5000",
         **(config or {}),
     }
     return start_spark(directory, master=master, name=name, config=settings, is_short=is_short)

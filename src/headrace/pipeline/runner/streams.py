@@ -188,7 +188,11 @@ class Stream:
             for (topic, partition), offset in _offsets(ends).items()
         }
         ids = {topic: ours["ids"].get(topic, "") for topic in self._topics}
-        return Contents(ids, has_retries, places)
+        first = _offsets(before or {})
+        count = None
+        if first:
+            count = sum(end - first.get(place, 0) for place, end in _offsets(ends).items())
+        return Contents(ids, has_retries, places, count)
 
     def _land(self, records: "DataFrame", number: int) -> None:
         if self._finishing.is_set():

@@ -1,0 +1,108 @@
+"""Functions that Spark plans once, and rows that are kept for several functions."""
+
+import pytest
+from pyspark.sql import functions as F
+
+from headrace.pipeline.planned import PlannedFunctions
+from headrace.pipeline.runner.kept import Kept
+
+pytestmark = pytest.mark.spark
+
+VIEWS = "page string, views long"
+
+
+@pytest.fixture
+def functions(spark):
+    return PlannedFunctions(spark)
+
+
+def views(spark, *rows):
+    return spark.createDataFrame(rows, VIEWS)
+
+
+def rows_of(frame):
+    return sorted(tuple(row) for row in frame.collect())
+
+
+def test_kept_rows_differ_from_each_other(spark):
+    # Spark uses one object for all rows of a task.
+    kept = Kept(spark.range(0, 5000, 1, 1).select("id", F.col("id").cast("string").alias("text")))
+    try:
+        assert [(row.id, row.text) for row in kept.rows.collect()] == [
+            (n, str(n)) for n in range(5000)
+        ]
+    finally:
+        kept.release()
+
+
+def test_kept_rows_are_computed_once(spark):
+    kept = Kept(spark.range(100).select("id", F.rand().alias("random")))
+    try:
+        assert rows_of(kept.rows) == rows_of(kept.rows)
+    finally:
+        kept.release()
+
+
+def test_a_plan_computes_the_rows_of_every_batch(spark, functions):
+    called = []
+
+    def totals(views):
+        called.append(1)
+        return views.groupBy("page").agg(F.sum("views").alias("views"))
+
+    for number in range(4):
+        given = {"views": views(spark, ("/a", number), ("/a", 1), ("/b", 5))}
+        found = functions.call("totals", totals, given, version="the same")
+        assert rows_of(found) == [("/a", number + 1), ("/b", 5)]
+    assert len(called) == 1
+
+
+def test_a_function_that_returns_something_else_is_planned_again(spark, functions):
+    for limit in (1, 3):
+        found = functions.call(
+            "few",
+            lambda views, limit=limit: views.where(F.col("views") > limit),
+            {"views": views(spark, ("/a", 2), ("/b", 4))},
+        )
+        assert rows_of(found) == [("/a", 2), ("/b", 4)][limit // 2 :]
+
+
+def test_sql_is_planned_again_only_if_its_text_changes(spark, functions):
+    text = (
+        "select page, views * {} as views from views where views > (select min(views) from views)"
+    )
+    for factor in (1, 1, 2):
+        for most in (3, 7):  # a subquery has the rows of its own batch
+            given = {"views": views(spark, ("/a", 1), ("/b", most))}
+            found = functions.call("sql", lambda views, n=factor: text.format(n), given)
+            assert rows_of(found) == [("/b", most * factor)]
+
+
+def test_a_clock_is_read_for_every_batch(spark, functions):
+    seen = set()
+    for _ in range(3):
+        given = {"views": views(spark, ("/a", 1))}
+        found = functions.call(
+            "now", lambda views: "select current_timestamp() as now from views", given
+        )
+        seen.add(found.head().now)
+    assert len(seen) == 3
+
+
+def test_a_join_of_two_inputs_and_a_frame_that_is_passed_on(spark, functions):
+    def joined(views, known):
+        return views.join(known.withColumnRenamed("views", "before"), "page", "left")
+
+    for number in range(3):
+        given = {"views": views(spark, ("/a", 1)), "known": views(spark, ("/a", number))}
+        assert rows_of(functions.call("joined", joined, given)) == [("/a", 1, number)]
+    given = views(spark, ("/a", 9))
+    assert rows_of(functions.call("same", lambda views: views, {"views": given})) == [("/a", 9)]
+
+
+def test_another_schema_is_planned_again(spark, functions):
+    for schema in (VIEWS, "page string, views int, agent string"):
+        rows = spark.createDataFrame([("/a", 1, "x")[: schema.count(",") + 1]], schema)
+        found = functions.call("all", lambda views: views.where("views > 0"), {"views": rows})
+        assert found.columns == rows.columns
+        assert rows_of(found) == rows_of(rows)
