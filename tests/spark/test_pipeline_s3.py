@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from headrace.pipeline.errors import LoadStopped, RunRefused
 from headrace.pipeline.loading import load
@@ -124,7 +125,7 @@ def letters(site, settings):
     return [(row.stage, bytes(row.value)) for row in rows]
 
 
-def test_the_rows_are_those_of_a_directory(site, s3):
+def test_the_rows_are_those_of_a_directory(site, topics, s3):
     places = site.settings(site.directory / "warehouse"), site.on_s3(s3)
     for number in range(20):
         site.view(number, f"/{number % 3}", visitor=number % 5, minute=number / 8)
@@ -163,6 +164,12 @@ def test_the_rows_are_those_of_a_directory(site, s3):
         answers.append(frame.collect())
     assert answers[0] == answers[1] and answers[0][0].views == 22
 
+    # Of a topic that an older version of the file read.
+    old = topics.create("old")
+    topics.send(old, ["unread"])
+    consumer = Consumer({"bootstrap.servers": topics.bootstrap, "group.id": "headrace-site-10s"})
+    consumer.commit(offsets=[TopicPartition(old, 0, 0)], asynchronous=False)
+    consumer.close()
     told = read_status(str(site.file), places[1])
     assert not told.is_running and {query.lag for query in told.queries} == {0}
     assert {one.table: one.rows for one in told.tables}["last_pages"] == 7

@@ -1,7 +1,7 @@
 """What a pipeline holds, without running it: queries, lag, tables; and the state of its streams."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -84,13 +84,7 @@ def read_status(file: str, settings: RunSettings) -> PipelineStatus:
     cluster = Cluster(options.client)
     try:
         queries = tuple(
-            QueryStatus(
-                query,
-                group_of(name, query),
-                batch if (batch := directory.last_batch(query)) >= 0 else None,
-                group_lag(cluster, group_of(name, query)),
-            )
-            for query in sorted(recorded["queries"])
+            _query(cluster, name, query, directory) for query in sorted(recorded["queries"])
         )
     finally:
         cluster.close()
@@ -148,9 +142,26 @@ def _recorded(name: str, settings: RunSettings) -> tuple[PipelineDirectory, dict
     return directory, recorded
 
 
-def group_lag(cluster: Cluster, group: str) -> int | None:
-    """The records that the topics hold beyond a group's offsets; None if it has none."""
-    committed = cluster.committed_offsets(group)
+def _query(cluster: Cluster, name: str, query: str, directory: PipelineDirectory) -> QueryStatus:
+    group = group_of(name, query)
+    batch = directory.last_batch(query)
+    if batch < 0:
+        return QueryStatus(query, group, None, group_lag(cluster, group))
+    return QueryStatus(
+        query, group, batch, group_lag(cluster, group, directory.offsets(query, batch))
+    )
+
+
+def group_lag(cluster: Cluster, group: str, topics: Container[str] | None = None) -> int | None:
+    """The records that the topics hold beyond a group's offsets; None if it has none.
+
+    With ``topics``, only of these: a group keeps the offsets of topics that its query used to read.
+    """
+    committed = {
+        place: offset
+        for place, offset in cluster.committed_offsets(group).items()
+        if topics is None or place.topic in topics
+    }
     if not committed:
         return None
     ends = cluster.list_offsets(dict.fromkeys(committed, LATEST), read_committed=True)
