@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from headrace.client.cluster import ClientSettings
 from headrace.client.errors import Refused
-from headrace.model.audit import AUDIT_TOPIC, MinuteCounts, reader_name
+from headrace.model.audit import AUDIT_TOPIC, AUDIT_TOPIC_CONFIGS, MinuteCounts, reader_name
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicPartition, id_to_text
 from headrace.pipeline.quality.audit import FINDINGS, Lost, audit, keep
@@ -52,7 +52,7 @@ def cluster(broker):
     made.close()
 
 
-def produce(broker, counts, timestamps, *, counted=True):
+def produce(broker, counts, timestamps, *, counted=True, published_at=0):
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     for timestamp in timestamps:
         producer.produce("views", b"{}", timestamp=timestamp, partition=0)
@@ -61,7 +61,7 @@ def produce(broker, counts, timestamps, *, counted=True):
     message = counts.take()
     if message is not None:
         for _ in range(2):  # a message that is sent again counts once
-            producer.produce(AUDIT_TOPIC, message.value, message.key)
+            producer.produce(AUDIT_TOPIC, message.value, message.key, timestamp=published_at)
     assert producer.flush(10) == 0
 
 
@@ -182,9 +182,9 @@ def test_a_timestamp_that_is_no_date_is_kept_as_the_first_or_the_last(tmp_path, 
     assert row["minute"].year == (9999 if minute_ms > 0 else 1)
 
 
-def read_as_a_job(warehouse, cluster, ranges, *, end, query_id="id"):
+def read_as_a_job(warehouse, cluster, ranges, *, end, query_id="id", batch=0):
     """What a query of the pipeline ``shop`` leaves behind when it has read these offsets."""
-    reader = ReadCounts(cluster, reader_name("shop", "10s", query_id), 0)
+    reader = ReadCounts(cluster, reader_name("shop", "10s", query_id), batch)
     place = TopicPartition("views", 0)
     for first, offset_end in ranges:
         range_ = Range(place, first, offset_end)
@@ -195,8 +195,8 @@ def read_as_a_job(warehouse, cluster, ranges, *, end, query_id="id"):
         reader.publish()
     directory = PipelineDirectory(warehouse / "_pipelines" / "shop")
     for name, text in (("commits", "v1\n{}"), ("offsets", f'v1\n{{}}\n{{"views":{{"0":{end}}}}}')):
-        path = directory.checkpoint("10s") / name / "0"
-        path.parent.mkdir(parents=True)
+        path = directory.checkpoint("10s") / name / str(batch)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     directory.record({}, {"10s": "id"})
 
@@ -259,9 +259,9 @@ def test_a_record_that_is_no_message_is_named_and_the_others_count(broker, clust
 # --- what retention removed ---------------------------------------------------------------------
 
 
-def delete_records(broker, offset):
+def delete_records(broker, offset, topic="views"):
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    for done in admin.delete_records([Place("views", 0, offset)]).values():
+    for done in admin.delete_records([Place(topic, 0, offset)]).values():
         done.result(10)
 
 
@@ -285,6 +285,42 @@ def test_a_row_that_is_missing_beside_a_deleted_one_is_missing(broker, cluster, 
     (uneven,) = [one for one in audit(cluster, tmp_path).balances if not one.is_even]
 
     assert (uneven.tier, uneven.missing, uneven.surplus) == ("table", 1, 0)
+
+
+def test_records_whose_counts_left_the_audit_topic_are_no_surplus(broker, cluster, tmp_path):
+    counts = MinuteCounts("test", "1")
+    to_come = time.time_ns() // 1_000_000 + 3_600_000
+    produce(broker, counts, [TIMES[0], to_come])
+    produce(broker, counts, TIMES[:4], published_at=TIMES[3])
+    produce(broker, counts, TIMES[4:], published_at=TIMES[11])
+    produce(broker, counts, TIMES[11:], counted=False)
+    delete_records(broker, 2, AUDIT_TOPIC)
+
+    (second_minute,) = audit(cluster, tmp_path).balances
+
+    assert second_minute.minute_ms == MINUTE + 60_000
+    assert (second_minute.tier, second_minute.expected, second_minute.found) == ("broker", 6, 7)
+
+
+def test_a_job_whose_first_counts_left_the_audit_topic_is_compared_from_its_next_batch(
+    broker, cluster, tmp_path
+):
+    produce(broker, MinuteCounts("test", "1"), TIMES)
+    # Two tasks of one batch, and then another batch. Each message is sent twice.
+    read_as_a_job(tmp_path, cluster, [(4, 8)], end=8)
+    read_as_a_job(tmp_path, cluster, [(0, 4)], end=8)
+    read_as_a_job(tmp_path, cluster, [(8, 12)], end=12, batch=1)
+    delete_records(broker, 4, AUDIT_TOPIC)
+
+    (read,) = totals(audit(cluster, tmp_path).balances)
+
+    assert (read.tier, read.expected, read.found) == ("job", 4, 4)
+
+
+def test_the_topic_of_the_audit_does_not_grow_forever(broker, cluster):
+    cluster.create_topic(AUDIT_TOPIC, 1, AUDIT_TOPIC_CONFIGS)
+    for name, value in (("cleanup.policy", "compact,delete"), ("retention.ms", "2592000000")):
+        assert cluster.topic_setting([AUDIT_TOPIC], name) == {AUDIT_TOPIC: value}
 
 
 MIDNIGHT = int(datetime(2026, 1, 2, tzinfo=UTC).timestamp() * 1000)

@@ -1,6 +1,13 @@
 """``headrace pipeline generate``: a day, live events, and wrong usage."""
 
+import signal
+
 import pytest
+from confluent_kafka.admin import AdminClient
+
+from headrace.testing import Broker
+from tests.fakes.shipping import record_count
+from tests.fakes.waiting import wait_until
 
 
 def test_generate_a_day_and_live(headrace):
@@ -37,3 +44,23 @@ def test_wrong_usage_of_generate(headrace, arguments, reason):
 def test_generate_without_a_broker(headrace):
     ran = headrace("pipeline", "generate", "-b", "127.0.0.1:1", status=1)
     assert "127.0.0.1:1" in ran.err and "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_generate_though_its_broker_has_gone(start, number):
+    with Broker(process=True) as gone:
+        address = gone.bootstrap_servers
+        live = ["--rate", "2000", "--members", "100", "--partitions", "1"]
+        running = start("pipeline", "generate", "-b", address, *live)
+        wait_until(lambda: _exists(address) and record_count(address, "page-views"), 60)
+        gone.kill()
+        running.send_signal(number)
+        _, printed = running.communicate(timeout=5)
+    assert running.returncode == 1
+    assert b"stopped before the brokers acknowledged the last" in printed
+    assert b"Traceback" not in printed
+
+
+def _exists(address):
+    topics = AdminClient({"bootstrap.servers": address}).list_topics(timeout=10).topics
+    return "page-views" in topics

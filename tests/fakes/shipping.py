@@ -86,6 +86,18 @@ class ShipperProcess:
         return self.position(path) == os.stat(path).st_size
 
 
+def record_count(bootstrap_servers, topic):
+    """All records of a topic, also those that were sent again."""
+    consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "counter"})
+    try:
+        numbers = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        partitions = [TopicPartition(topic, number) for number in numbers]
+        ranges = [consumer.get_watermark_offsets(one, timeout=10) for one in partitions]
+    finally:
+        consumer.close()
+    return sum(end - start for start, end in ranges)
+
+
 def shipped(bootstrap_servers, topic):
     """The values of all records, by event ID: the first record of each counts."""
     events = {}

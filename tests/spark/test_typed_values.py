@@ -73,6 +73,29 @@ def test_bad_records_go_to_their_topic_with_place_and_reason(topics, lines, read
     }
 
 
+def test_a_bad_record_that_is_too_large_for_its_topic_goes_there_without_its_value(topics, read):
+    source = topics.create("sized")
+    letters = topics.create("small-letters", max_message_bytes=2_000)
+    key = "k" * 3_000
+    topics.send(source, ["small", "x" * 5_000, (key, "with a large key"), "also small"])
+
+    frame = read(subscribe=source, value__format="json", value__schema="user BIGINT",
+                 value__bad__topic=letters)  # fmt: skip
+    assert frame.count() == 0
+
+    found = {}  # some are sent twice
+    for letter in topics.read(letters):
+        headers = dict(letter.headers())
+        place = int(headers["__headrace.errors.offset"])
+        found[place] = (letter.key(), letter.value(), headers.get("__headrace.errors.omitted"))
+    assert found == {
+        0: (None, b"small", None),
+        1: (None, None, b"5000"),
+        2: (None, None, b"3016"),
+        3: (None, b"also small", None),
+    }
+
+
 def test_a_topic_for_bad_records_that_matches_the_pattern_is_not_read(
     topics, read_stream, collected
 ):

@@ -3,18 +3,23 @@
 import json
 import os
 import subprocess
+import time
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
+from headrace.cli.main import main
 from headrace.client.errors import ClientError
-from headrace.pipeline.errors import LoadStopped
+from headrace.pipeline.errors import LoadStopped, SchemaRefused
 from headrace.pipeline.warehouse.load import Load
 from headrace.pipeline.warehouse.settings import LoadSettings
 from headrace.pipeline.warehouse.tasks import DEAD_LETTERS
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+SCHEMA = {"value.schema": "text STRING"}
 
 
 @pytest.fixture
@@ -111,8 +116,7 @@ def test_a_reload_replaces_a_damaged_file(spark, bootstrap, topics, load, tmp_pa
     else:
         path.unlink()
     source = {"kafka.bootstrap.servers": bootstrap, "value.format": "json"}
-    source["value.schema"] = "text STRING"
-    loader = Load(spark, LoadSettings((topic,), tmp_path / "views", source))
+    loader = Load(spark, LoadSettings((topic,), tmp_path / "views", source | SCHEMA))
     try:
         with pytest.raises(ClientError, match=f"{path.name} cannot be read: "):
             loader.again(lambda done: None, offset=1)  # the file has other rows too
@@ -122,6 +126,32 @@ def test_a_reload_replaces_a_damaged_file(spark, bootstrap, topics, load, tmp_pa
     found = DeltaTable(str(tmp_path / "views")).to_pyarrow_table()
     places = {(row["_partition"], row["_offset"]) for row in found.to_pylist()}
     assert len(places) == found.num_rows == 11
+
+
+def test_a_damaged_file_does_not_stop_a_load(
+    spark, bootstrap, topics, load, tmp_path, caplog, monkeypatch
+):
+    monkeypatch.setattr("headrace.pipeline.warehouse.compaction.CLOSED_FILES_MIN", 2)
+    topic = topics.create("beside-damage")
+    two_days_ago = int(time.time() - 2 * 86_400) * 1000
+    for text in "ab":  # two files of a date that is over, which a running load joins
+        topics.send(topic, [json.dumps({"text": text})], timestamp=two_days_ago)
+        load(topic)
+    path = next((tmp_path / "views").rglob("part-*.parquet"))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:100])
+    topics.send(topic, ['{"text": "c"}'])
+    source = {"kafka.bootstrap.servers": bootstrap, "value.format": "json"}
+    loader = Load(spark, LoadSettings((topic,), tmp_path / "views", source | SCHEMA))
+    try:
+        loader.keep_loading(lambda done: None, lambda seconds: True)
+    finally:
+        loader.close()
+    (warning,) = [one.message for one in caplog.records if "Could not join files" in one.message]
+    assert f"{path.name} cannot be read: " in warning
+    path.write_bytes(whole)
+    found = DeltaTable(str(tmp_path / "views")).to_pyarrow_table(columns=["text"])
+    assert sorted(found.column("text").to_pylist()) == ["a", "b", "c"]
 
 
 def test_a_full_disk(topics, load, tmp_path):
@@ -143,6 +173,22 @@ def test_a_full_disk(topics, load, tmp_path):
         subprocess.run(["umount", str(disk)], check=True)
 
 
+def test_a_table_with_another_schema(topics, load, tmp_path):
+    topic = topics.create("schema")
+    topics.send(topic, [json.dumps({"text": str(n)}) for n in range(100)])
+    write_deltalake(str(tmp_path / "theirs"), pa.table({"id": [1, 2], "text": [3, 4]}))
+    with pytest.raises(
+        SchemaRefused,
+        match="does not fit .*/theirs: column 'id' of the table is missing .*'text' is long in the "
+        "table and string in the batch.* Nothing was committed. Correct --schema, or load into "
+        "another table",
+    ):
+        load(topic, tmp_path / "theirs", partition_by=())
+    table = DeltaTable(str(tmp_path / "theirs"))
+    assert (table.version(), table.to_pyarrow_table().column_names) == (0, ["id", "text"])
+    assert load(topic, tmp_path / "ours", partition_by=()) == 100
+
+
 def test_a_table_of_another_program(topics, load, tmp_path):
     topic = topics.create("other")
     topics.send(topic, ['{"text": "a"}'])
@@ -154,3 +200,58 @@ def test_a_table_of_another_program(topics, load, tmp_path):
     (log / f"{0:020d}.json").write_text("no json")
     with pytest.raises(LoadStopped, match="cannot open the table .*/damaged: "):
         load(topic, tmp_path / "damaged")
+
+
+# --- what a user sees ---------------------------------------------------------------------------
+
+
+class Lasting:
+    """The session of the tests, which a command must not stop."""
+
+    def __init__(self, spark):
+        self._spark = spark
+
+    def __getattr__(self, name):
+        return getattr(self._spark, name)
+
+    def stop(self):
+        pass
+
+
+@pytest.fixture
+def load_command(spark, bootstrap, monkeypatch, capfd):
+    """Run ``headrace pipeline load`` in this process; returns its status and what it printed."""
+    monkeypatch.setattr("headrace.spark.demo.start_spark", lambda *_, **__: Lasting(spark))
+
+    def run(*arguments):
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main(["pipeline", "load", *map(str, arguments), "-b", bootstrap])
+        return ended.value.code, capfd.readouterr()
+
+    return run
+
+
+def test_the_command_says_what_is_wrong(topics, load_command, tmp_path):
+    topic = topics.create("command")
+    topics.send(topic, [b"\xff"] * 100)
+    here = ["--table", tmp_path / "views", "--value", "string"]
+
+    status, printed = load_command("no-such-topic", *here)
+    assert status == 1 and "no-such-topic does not exist" in printed.err
+
+    status, printed = load_command(topic, *here)
+    assert status == 1 and "100 of the last 100 records would be dead letters" in printed.err
+    assert f"The first is offset 0 of {topic}-0: not UTF-8" in printed.err
+    assert "Nothing of this batch was committed" in printed.err
+
+    status, printed = load_command(topic, *here, "--bad-max", "100%")
+    assert (status, printed.out.split(" in ")[0]) == (0, "committed 0 rows and 100 dead letters")
+
+    status, printed = load_command(topic, *here)
+    assert status == 0 and "nothing to load" in printed.err
+
+    write_deltalake(str(tmp_path / "theirs"), pa.table({"id": [1]}))
+    status, printed = load_command(topic, "--table", tmp_path / "theirs")
+    assert status == 1 and "partitioned by no column, and the load by event_date" in printed.err
+    assert "Traceback" not in printed.err

@@ -1,21 +1,24 @@
 """Numbered lines, rotations of every kind, kill -9 of shipper and broker: none lost, none doubled.
 
-All rounds ship a million lines with 50 rotations of each kind and 20 kills.
+All rounds ship a million lines with 50 rotations of each kind, 20 kills of the shipper and 20 of
+the broker, ten of them together. Some files are rotated while no shipper runs.
 """
 
 import gzip
 import random
 import shutil
+import time
 
 import pytest
 
 from headrace.testing import Broker
-from tests.fakes.shipping import ShipperProcess, ids_by_value, shipped
+from tests.fakes.shipping import ShipperProcess, ids_by_value, record_count, shipped
 from tests.fakes.waiting import wait_until
 
 pytestmark = [pytest.mark.torture, pytest.mark.timeout(0)]
 
-KINDS = ("rename", "rename later", "copytruncate", "truncate and rewrite", "compress", "delete")
+WITHOUT_SHIPPER = ("rename", "rename later", "copytruncate")  # rotations that lose nothing then
+KINDS = (*WITHOUT_SHIPPER, "truncate and rewrite", "compress", "delete")
 ALL_ROUNDS = 20
 PATIENCE_S = 120
 
@@ -86,7 +89,7 @@ def test_no_line_is_lost_or_doubled(tmp_path, torture_rounds):
     line_count = 1_000_000 if everything else 20_000
     rotations = list(KINDS) * (50 if everything else 2)
     rng.shuffle(rotations)
-    kills = set(rng.sample(range(len(rotations)), torture_rounds))
+    shipper_kills, broker_kills = _draw_kills(rng, len(rotations), torture_rounds)
     logs = tmp_path / "logs"
     logs.mkdir()
     with (
@@ -96,13 +99,22 @@ def test_no_line_is_lost_or_doubled(tmp_path, torture_rounds):
         program = Program(logs, shipper)
         for turn, kind in enumerate(rotations):
             program.write(line_count // len(rotations))
-            if turn in kills:
+            if turn in shipper_kills | broker_kills:
+                # At any moment: the shipper looks for files, and saves positions, twice a second.
+                time.sleep(rng.uniform(0, 1))
+            if turn in shipper_kills:
                 shipper.kill()
-                if turn % 2:
-                    broker.kill()
-                    broker.start()
+            if turn in broker_kills:
+                broker.kill()
+                broker.start()
+            if turn in shipper_kills and kind in WITHOUT_SHIPPER:
+                program.rotate(kind)
                 shipper.start()
-            program.rotate(kind)
+            else:
+                if turn in shipper_kills:
+                    shipper.start()
+                program.rotate(kind)
+            assert shipper.running(), shipper.log.read_text()
         program.write(100)
         program.close()
         wait_until(
@@ -111,6 +123,7 @@ def test_no_line_is_lost_or_doubled(tmp_path, torture_rounds):
         )
         assert shipper.stop() == 0
         events = shipped(broker.bootstrap_servers, "logs")
+        repeated = record_count(broker.bootstrap_servers, "logs") - len(events)
         totals = shipper.saved()["totals"]
 
     by_value = ids_by_value(events)
@@ -118,4 +131,16 @@ def test_no_line_is_lost_or_doubled(tmp_path, torture_rounds):
     assert numbers == list(range(program.number)), "lost"
     assert [ids for ids in by_value.values() if len(ids) > 1] == [], "doubled"
     assert totals["lost_bytes"] == 0
-    print(f"{program.number} lines, {len(rotations)} rotations, {len(kills)} kills of the shipper")
+    assert repeated or not everything, "no kill came between acknowledgement and saved position"
+    print(
+        f"{program.number:,} lines, {len(rotations)} rotations, {len(shipper_kills)} kills of the "
+        f"shipper and {len(broker_kills)} of the broker: each line once ({repeated:,} sent again)"
+    )
+
+
+def _draw_kills(rng, turns, count):
+    """The turns in which the shipper is killed, and the broker; half of them are the same."""
+    shipper_kills = rng.sample(range(turns), count)
+    others = [turn for turn in range(turns) if turn not in shipper_kills]
+    together = shipper_kills[: count // 2]
+    return set(shipper_kills), {*together, *rng.sample(others, count - len(together))}

@@ -43,6 +43,13 @@ if TYPE_CHECKING:
     from headrace.pipeline.runner.streams import Progress
 
 _STOP_WITHIN_S = 120
+# With a few rows Spark spends its time on compiling code and on planning stage by stage.
+_FOR_EXAMPLES = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.shuffle.partitions": "1",
+}
 
 Once = Annotated[bool, typer.Option("--once", help="Process what the topics hold now, and exit.")]
 From = Annotated[
@@ -165,7 +172,7 @@ def test(
 ) -> None:
     """Run the examples of a pipeline file, each on an own broker."""
     failed = count = 0
-    with _session([file], master) as spark:
+    with _session([file], master, _FOR_EXAMPLES) as spark:
         from headrace.pipeline.loading import load
         from headrace.pipeline.runner.examples import run_examples
 

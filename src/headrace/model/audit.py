@@ -12,7 +12,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self
 
 AUDIT_TOPIC: Final = "headrace-audit"
-AUDIT_TOPIC_CONFIGS: Final = {"cleanup.policy": "compact"}
+# Counts are compared with logs. They are not needed after retention has deleted the records.
+_RETENTION_MS = 30 * 24 * 3600 * 1000
+AUDIT_TOPIC_CONFIGS: Final = {
+    "cleanup.policy": "compact,delete",
+    "retention.ms": str(_RETENTION_MS),
+}
 MINUTE_MS: Final = 60_000
 _COUNT_MAX = 1 << 53
 

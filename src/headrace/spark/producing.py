@@ -8,7 +8,7 @@ producer ID, which non-idempotent senders do not have.
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, Self
 
 from headrace.arrow.encoding import EncodedBatch, stamp_producer
@@ -82,7 +82,9 @@ class BatchSender:
         acks: int = -1,
         timeout_ms: int = 120_000,
         keep_places: bool = False,
+        gives_up: Callable[[], bool] = lambda: False,
     ) -> None:
+        """``gives_up`` is asked after each failure: True ends the retries before ``timeout_ms``."""
         self._cluster = cluster
         self._identity = identity
         self._acks = acks
@@ -95,6 +97,7 @@ class BatchSender:
         self._producer_changes = 0
         self._last_problem = ""
         self._keep_places = keep_places
+        self._gives_up = gives_up
         self.stored: list[Stored] = []
 
     def __enter__(self) -> Self:
@@ -269,6 +272,12 @@ class BatchSender:
             raise PipelineError(
                 f"could not write to {place} within {limit_ms} ms; the last problem was: "
                 f"{problem}{advice}. See kafka.delivery.timeout.ms and kafka.max.block.ms"
+            ) from problem
+        if self._gives_up():
+            queued = [one.batch.record_count for queue in self._queues.values() for one in queue]
+            raise PipelineError(
+                f"stopped before the brokers acknowledged the last {sum(queued):,} records; the "
+                f"problem was: {problem}"
             ) from problem
         if self._last_problem != str(problem):
             self._last_problem = str(problem)

@@ -43,6 +43,8 @@ _BLOCK_RECORDS = 500_000
 _BLOCK_S_MIN, _BLOCK_S_MAX = 20, 600
 _INTERVAL_S = 0.1
 _AUDIT_INTERVAL_S = 5.0
+# How long a generator that was stopped waits for brokers that do not answer.
+_STOP_PATIENCE_S = 2.0
 
 Progress = Callable[[int], None]  # gets the number of records sent
 
@@ -96,7 +98,10 @@ def generate_live(
     broken: bool = True,
     progress: Progress = lambda _: None,
 ) -> Generated:
-    """Send events that happen now, ``rate`` per second, until ``stop`` is set or all are sent."""
+    """Send events that happen now, ``rate`` per second, until ``stop`` is set or all are sent.
+
+    Raises PipelineError if the brokers do not acknowledge the last ones soon after ``stop``.
+    """
     site = make_site(seed, members)
     length_s = min(max(_BLOCK_RECORDS / rate, _BLOCK_S_MIN), _BLOCK_S_MAX)
     length_ms = int(max(length_s, EVENTS_MIN / rate) * 1000)
@@ -106,7 +111,7 @@ def generate_live(
         return make_block(site, start_ms, length_ms, count, seed, broken=broken)
 
     outages: list[Outage] = []
-    with _Sending(cluster, partitions) as sending, ThreadPoolExecutor(1) as pool:
+    with _Sending(cluster, partitions, stop) as sending, ThreadPoolExecutor(1) as pool:
         start_ms = time.time_ns() // 1_000_000
         following = pool.submit(drawn, start_ms)
         while not stop.is_set():
@@ -161,7 +166,11 @@ def bots_of(site: Site) -> dict[str, list[str]]:
 class _Sending:
     """Encodes pieces and sends them; counts what was sent."""
 
-    def __init__(self, cluster: Cluster | str, partitions: int) -> None:
+    def __init__(
+        self, cluster: Cluster | str, partitions: int, stop: threading.Event | None = None
+    ) -> None:
+        self._stop = stop
+        self._stopped_at: float | None = None
         self._is_ours = isinstance(cluster, str)
         self._cluster = Cluster(ClientSettings(cluster)) if isinstance(cluster, str) else cluster
         self.counts = dict.fromkeys(SCHEMAS, Count())
@@ -173,7 +182,9 @@ class _Sending:
             self._cluster.create_topic(AUDIT_TOPIC, 1, AUDIT_TOPIC_CONFIGS)
             found = self._cluster.topics([*SCHEMAS, AUDIT_TOPIC])
             self._partition_count = {topic: len(found[topic].leaders) for topic in found}
-            self._sender = BatchSender(self._cluster, new_identity(self._cluster))
+            self._sender = BatchSender(
+                self._cluster, new_identity(self._cluster), gives_up=self._gives_up
+            )
         except BaseException:
             self._close()
             raise
@@ -189,6 +200,15 @@ class _Sending:
     def _close(self) -> None:
         if self._is_ours:
             self._cluster.close()
+
+    def _gives_up(self) -> bool:
+        """Whether the brokers have not answered for long enough since the stop."""
+        if self._stop is None or not self._stop.is_set():
+            return False
+        now = time.monotonic()
+        if self._stopped_at is None:
+            self._stopped_at = now
+        return now - self._stopped_at > _STOP_PATIENCE_S
 
     def send(self, pieces: Sequence[Piece]) -> None:
         if not pieces:

@@ -4,12 +4,12 @@ Counts are exact. Unique visitors are HyperLogLog sketches of 4,096 registers: e
 hundred visitors, and within 3.3 % of the true number in 95 of 100 cases above.
 """
 
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from headrace.pipeline import source, step, table
+from headrace.pipeline import example, source, step, table
 from headrace.pipeline.events import EVENT_ID, EVENT_TIME, SCHEMAS
 
 EVENTS: Final = {
@@ -174,3 +174,28 @@ def _visitors() -> Column:
 
 def _day() -> Column:
     return F.to_date("at").alias("day")
+
+
+@example
+def a_doubled_view_and_a_search_are_one_session() -> tuple[Any, dict[str, Any]]:
+    view = {
+        "event_id": "1",
+        "at": "2026-03-01T12:00:30Z",
+        "visitor": "v",
+        "page": "/a",
+        "item": 7,
+        "author": 9,
+    }
+    search = {"event_id": "2", "at": "2026-03-01T12:10:00Z", "visitor": "v", "page": "/search"}
+    return (
+        {"page_views": [view, view], "searches": [search]},
+        {
+            "page_minutes": [
+                {"page": "/a", "minute": "2026-03-01T12:00:00Z", "views": 1, "searches": 0},
+                {"page": "/search", "minute": "2026-03-01T12:10:00Z", "views": 0, "searches": 1},
+            ],
+            "content_days": [{"item": 7, "author": 9, "day": "2026-03-01", "views": 1}],
+            "profile_visits": [],
+            "sessions": [{"visitor": "v", "seconds": 570, "entry": "/a", "exit": "/search"}],
+        },
+    )

@@ -11,11 +11,11 @@ be in a feed. So a batch adds new entries to a feed, and builds a feed from its 
 where entries must go.
 """
 
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
-from headrace.pipeline import source, step, table, topic
+from headrace.pipeline import example, source, step, table, topic
 from headrace.pipeline.events import EVENT_ID, EVENT_TIME, SCHEMAS
 
 LENGTH: Final = 50  # of a feed
@@ -309,4 +309,23 @@ def read_feed(feeds: DataFrame, popular_authors: DataFrame) -> DataFrame:
         """,
         feeds=feeds,
         popular_authors=popular_authors,
+    )
+
+
+@example
+def a_follow_brings_older_posts_and_an_unfollow_removes_them() -> tuple[Any, dict[str, Any]]:
+    post = {"event_id": "p", "at": "2026-03-01T12:00:00Z", "member": 2, "post": 5, "category": "c"}
+    follow = {"event_id": "f", "at": "2026-03-01T12:01:00Z", "member": 1, "followed": 2}
+    other = {**follow, "event_id": "g", "member": 3}
+    unfollow = {**follow, "event_id": "u", "at": "2026-03-01T12:02:00Z", "action": "unfollow"}
+    entry = {"at": post["at"], "event_id": "p", "actor": 2, "kind": "post", "object": 5}
+    return (
+        [
+            {
+                "posts": [post],
+                "follows": [{**follow, "action": "follow"}, {**other, "action": "follow"}],
+            },
+            {"follows": [unfollow]},
+        ],
+        {"feeds": [{"member": 3, "entries": [{**entry, "category": "c"}]}]},
     )

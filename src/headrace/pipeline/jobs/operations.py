@@ -9,12 +9,12 @@ requests, nor depend on the batches that bring them. So they count only requests
 a minute, and judge a minute when the newest request arrived a minute after its end.
 """
 
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from headrace.pipeline import source, step, table, topic
+from headrace.pipeline import example, source, step, table, topic
 from headrace.pipeline.events import EVENT_ID, EVENT_TIME, SCHEMAS
 
 EVENTS: Final = {
@@ -175,3 +175,24 @@ def service_alerts(judged: DataFrame) -> str:
 @topic("operations-alerts", key="service", trigger="5 seconds")
 def operations_alerts(judged: DataFrame) -> str:
     return "select service, kind, inline(changes) from judged"
+
+
+@example
+def three_bad_minutes_raise_an_alert() -> tuple[Any, dict[str, Any]]:
+    requests = [
+        {
+            "event_id": f"{minute}-{second}",
+            "at": f"2026-03-01T12:0{minute}:0{second}Z",
+            "host": "h1",
+            "service": "shop",
+            "status": 503,
+            "duration_ms": 12.0,
+        }
+        for minute in (0, 1, 2, 4)
+        for second in range(REQUESTS_TO_JUDGE)
+    ]
+    raised = {"service": "shop", "kind": "errors", "state": "raised"}
+    return (
+        {"requests": requests},
+        {"operations_alerts": [{**raised, "since": "2026-03-01T12:02:00Z", "value": 1.0}]},
+    )

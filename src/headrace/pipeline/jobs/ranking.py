@@ -12,11 +12,11 @@ An event counts half after each half-life. Sums of decayed counts merge in any o
 A ranking is as of the newest event of its category, so it depends on the events alone.
 """
 
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
-from headrace.pipeline import source, step, table
+from headrace.pipeline import example, source, step, table
 from headrace.pipeline.events import EVENT_ID, EVENT_TIME, SCHEMAS
 
 TOP: Final = 20  # items of a ranking
@@ -190,3 +190,18 @@ def rankings(totals: DataFrame) -> str:
             from top lateral view explode(sequence(1, {TOP})) as rank
         )
     """
+
+
+@example
+def a_liked_item_is_first_and_a_doubled_vote_counts_once() -> tuple[Any, dict[str, Any]]:
+    vote = {"event_id": "1", "at": "2026-03-01T12:00:00Z", "category": "c", "item": 7, "value": 1}
+    against = {**vote, "event_id": "2", "item": 8, "value": -1}
+    return (
+        {"votes": [against, vote, vote]},
+        {
+            "rankings": [
+                {"category": "c", "rank": 1, "item": 7, "votes": 1.0},
+                {"category": "c", "rank": 2, "item": 8, "votes": 1.0},
+            ]
+        },
+    )

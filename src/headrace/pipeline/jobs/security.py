@@ -10,11 +10,11 @@ sends the alert.
 Blocks end by the clock of the events: the newest bucket of any client.
 """
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pyspark.sql import DataFrame
 
-from headrace.pipeline import source, step, table, topic
+from headrace.pipeline import example, source, step, table, topic
 from headrace.pipeline.events import EVENT_ID, EVENT_TIME, SCHEMAS
 
 TRIGGER: Final = "1 second"
@@ -292,3 +292,31 @@ def blocked(changed_blocks: DataFrame) -> DataFrame:
 @topic("block-list", key="client", compacted=True, trigger=TRIGGER)
 def block_list(changed_blocks: DataFrame) -> DataFrame:
     return changed_blocks
+
+
+@example
+def a_client_that_guesses_passwords_is_blocked_once() -> tuple[Any, dict[str, Any]]:
+    logins = [
+        {
+            "event_id": str(second),
+            "at": f"2026-03-01T12:00:{second:02}Z",
+            "client": "10.0.0.1",
+            "account": f"account-{second}",
+            "succeeded": False,
+        }
+        for second in range(20)
+    ]
+    alert = {"kind": "login-guessing", "client": "10.0.0.1", "since": "2026-03-01T12:00:00Z"}
+    return (
+        [{"logins": logins[:15]}, {"logins": logins[15:]}],
+        {
+            "alerts": [alert],
+            "blocked": [
+                {
+                    "client": "10.0.0.1",
+                    "why": "login-guessing",
+                    "until": "2026-03-01T13:00:20Z",
+                }
+            ],
+        },
+    )

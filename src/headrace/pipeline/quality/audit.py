@@ -1,5 +1,6 @@
 """The audit: what every tier should hold of each topic and minute, and what it holds."""
 
+import time
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ from headrace.model.ids import id_to_text
 from headrace.pipeline.events import RAW
 from headrace.pipeline.quality.balance import Balance, Tier, balance
 from headrace.pipeline.quality.counting import (
+    LogCounts,
     Offsets,
     Published,
     TableCounts,
@@ -86,7 +88,7 @@ def audit(cluster: Cluster, warehouse: Path, topics: Sequence[str] = ()) -> Find
             *_tables(warehouse, topic, counted),
             *_jobs([query for query in queries if topic.name in query.ends], topic, counted),
         ]
-        found += _compared(cluster, topic, counted.sent.get(topic.name), checks)
+        found += _compared(cluster, topic, counted, checks)
     return Findings(found, list(_lost(counted, names)), counted.unreadable)
 
 
@@ -101,13 +103,11 @@ class _Check(NamedTuple):
 
 
 def _compared(
-    cluster: Cluster, topic: Topic, counted: Mapping[int, int] | None, checks: Sequence[_Check]
+    cluster: Cluster, topic: Topic, counted: Published, checks: Sequence[_Check]
 ) -> Iterator[Balance]:
     log = in_log(cluster, topic, [check.asked for check in checks])
-    if counted is not None:
-        yield from balance(
-            Tier.BROKER, "", topic.name, counted, log.all, whole_since_ms=log.whole_since_ms
-        )
+    if topic.name in counted.sent:
+        yield from _sent(topic.name, counted, log)
     for check, expected in zip(checks, log.within, strict=True):
         # Which rows of a table are still in the log is known by their offsets.
         since_ms = check.since_ms if check.tier is Tier.TABLE else log.whole_since_ms
@@ -120,6 +120,19 @@ def _compared(
             check.held.doubled,
             whole_since_ms=since_ms,
         )
+
+
+def _sent(topic: str, counted: Published, log: LogCounts) -> Iterator[Balance]:
+    """What producers published, and the log."""
+    known = [one for one in (log.whole_since_ms, counted.whole_since_ms) if one is not None]
+    since_ms = max(known, default=None)
+    # A count of a minute to come may have been published at any time.
+    until_ms = None if counted.whole_since_ms is None else time.time_ns() // 1_000_000
+    for one in balance(
+        Tier.BROKER, "", topic, counted.sent[topic], log.all, whole_since_ms=since_ms
+    ):
+        if until_ms is None or one.minute_ms <= until_ms:
+            yield one
 
 
 def _tables(warehouse: Path, topic: Topic, counted: Published) -> Iterator[_Check]:

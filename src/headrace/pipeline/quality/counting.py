@@ -58,6 +58,8 @@ class Published(NamedTuple):
     read: dict[str, list[ReadMessage]]  # by queries, under their names
     loaded: dict[str, list[LoadMessage]]  # by loads, under the places of their tables
     unreadable: list[Unreadable]
+    # Retention deleted messages: counts of earlier minutes may be gone. None: it deleted none.
+    whole_since_ms: int | None = None
 
 
 class Offsets(NamedTuple):
@@ -113,9 +115,13 @@ def published(cluster: Cluster) -> Published:
     """What producers, queries and loads published."""
     messages: dict[bytes, Message] = {}
     unreadable: dict[bytes | None, Unreadable] = {}
+    whole_since: int | None = None
     for topic in find_topics(cluster, [AUDIT_TOPIC]):
-        for partition in topic.end_offsets:
-            for records in _reader(cluster, topic, partition):
+        for partition, first_offset in topic.first_offsets.items():
+            for number, records in enumerate(_reader(cluster, topic, partition)):
+                if first_offset > 0 and number == 0:
+                    oldest = int(_minutes(records.timestamp_ms)[0])
+                    whole_since = max(whole_since or 0, oldest + MINUTE_MS)
                 for offset, key, value in zip(
                     records.offset.tolist(),
                     records.keys().to_pylist(),
@@ -131,7 +137,7 @@ def published(cluster: Cluster) -> Published:
                         unreadable[key] = Unreadable(partition, offset, str(wrong))
                     else:
                         messages[message.key] = message
-    found = Published({}, {}, {}, list(unreadable.values()))
+    found = Published({}, {}, {}, list(unreadable.values()), whole_since)
     for message in messages.values():
         if isinstance(message, ReadMessage):
             found.read.setdefault(message.query, []).append(message)
@@ -140,7 +146,16 @@ def published(cluster: Cluster) -> Published:
         else:
             for name, minutes in message.counts.items():
                 found.sent.setdefault(name, Counter()).update(minutes)
+    if whole_since is not None:
+        for query, some in found.read.items():
+            found.read[query] = _of_whole_batches(some)
     return found
+
+
+def _of_whole_batches(messages: list[ReadMessage]) -> list[ReadMessage]:
+    """Without those of the oldest batch: retention may have deleted the message of a task."""
+    oldest = min(message.batch for message in messages)
+    return [message for message in messages if message.batch > oldest]
 
 
 def in_log(cluster: Cluster, topic: Topic, asked: Sequence[Offsets]) -> LogCounts:
