@@ -110,7 +110,8 @@ class _Trial:
                 before = ours[number - 1] if number else first
                 batch = rows.where(_is_between(before, end))
                 name = BatchName(f"example-{query.name}", number)
-                fanout.run(batch, name, contents=Contents(ends=end))
+                contents = Contents(ends=end, record_count=sum(end.values()))
+                fanout.run(batch, name, contents=contents)
             rows.unpersist()
         return [problem for name in expected for problem in self._compare(name, expected[name])]
 
