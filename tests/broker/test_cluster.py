@@ -1,12 +1,17 @@
 """Three brokers as one cluster, with stock clients: replicas, failover, shutdown, return."""
 
+import asyncio
 import threading
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from headrace.broker.membership import Membership
+from headrace.client.blocking import Connection
+from headrace.client.errors import Disconnected
 from headrace.coordination.current_session import CurrentSession
+from headrace.wire import messages as m
 from headrace.world.world import World
 from tests.fakes.clusters import ClusterOnOneLoop
 from tests.fakes.faulty_files import FaultyFiles
@@ -309,3 +314,45 @@ def test_a_broker_that_shuts_down_holds_up_no_acknowledgement(tmp_path):
         wait_until(lambda: follower.log_end >= 1 and leader.leadership.proposal is None)
         cluster.run(cluster.brokers.pop(leaving).crash())  # its session goes on
         producer.send(b"after")
+
+
+def test_a_broker_that_starts_describes_the_cluster_once_it_knows_it(cluster, monkeypatch):
+    """librdkafka gives up all its brokers if metadata name none, and never asks again."""
+    create(cluster)
+    host, port = next(iter(cluster.brokers[0].addresses.values()))
+    cluster.stop(0)
+    registering, may_register = threading.Event(), asyncio.Event()
+    join = Membership.join
+
+    async def join_later(membership, entry):
+        registering.set()
+        await may_register.wait()
+        await join(membership, entry)
+
+    monkeypatch.setattr(Membership, "join", join_later)
+    starting = threading.Thread(target=cluster.start, args=(0,))
+    starting.start()
+    topic = m.MetadataRequest.MetadataRequestTopic(name="orders")
+    about_topic, about_cluster = m.MetadataRequest(topics=[topic]), m.DescribeClusterRequest()
+    try:
+        assert registering.wait(10)
+        with (
+            Connection(host, port, client_id="early") as one,
+            Connection(host, port, client_id="early") as other,
+        ):
+            one.send(about_topic)
+            other.send(about_cluster)
+            for early in (one, other):
+                with pytest.raises(Disconnected, match="closed the connection"):
+                    early.receive_frame(10)
+        with Connection(host, port, client_id="patient") as patient:
+            patient.send(about_topic)
+            patient.send(about_cluster)
+            cluster.loop.call_soon_threadsafe(may_register.set)
+            described = patient.receive(m.MetadataResponse)
+            assert len(described.brokers) == 3 and described.controller_id >= 0
+            assert [len(each.partitions) for each in described.topics] == [1]
+            assert len(patient.receive(m.DescribeClusterResponse).brokers) == 3
+    finally:
+        cluster.loop.call_soon_threadsafe(may_register.set)
+        starting.join()

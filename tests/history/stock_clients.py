@@ -163,6 +163,8 @@ class StockReader(_Client):
         super().__init__(history, name)
         self.places = places
         self._readings = {place: history.start_reading(name, place, 0) for place in places}
+        self._last_error = None
+        self._statistics = "{}"  # the last that librdkafka told
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -172,12 +174,32 @@ class StockReader(_Client):
                 "enable.auto.commit": False,
                 "check.crcs": True,
                 "retry.backoff.ms": 20,
+                "statistics.interval.ms": 1_000,
+                "stats_cb": self._told_statistics,
                 **_QUICK_READS,
             }
         )
 
     def position(self, place):
         return self._readings[place].end
+
+    def wait_for(self, place, end):
+        """Wait until everything below ``end`` was read."""
+
+        def has_read():
+            self.check()
+            return self.position(place) >= end
+
+        try:
+            wait_until(has_read, CONVERGE_LIMIT_S)
+        except AssertionError:
+            raise AssertionError(
+                f"{self.name}: {place} read up to {self.position(place)} of {end}, last error "
+                f"{self._last_error}; librdkafka: {_state_of(json.loads(self._statistics))}"
+            ) from None
+
+    def _told_statistics(self, statistics):
+        self._statistics = statistics
 
     def work(self):
         try:
@@ -192,6 +214,7 @@ class StockReader(_Client):
     def _read(self):
         for message in self._consumer.consume(1_000, 0.2):
             if (error := message.error()) is not None:
+                self._last_error = error
                 if error.code() == KafkaError._AUTO_OFFSET_RESET:
                     self.history.expect_nothing_of(f"{self.name}: {error}")
                 continue
@@ -297,14 +320,19 @@ class StockMember(_Client):
                 self.history.commit(self.group, place, each.offset, time.monotonic())
 
 
+_COUNTS_OF_PRODUCER = ("leader", "msgq_cnt", "xmit_msgq_cnt", "msgs_inflight", "next_ack_seq")
+_COUNTS_OF_CONSUMER = ("leader", "broker", "fetch_state", "next_offset", "ls_offset", "fetchq_cnt")
+
+
 def _state_of(statistics):
-    """What a stalled producer waits for, from the statistics of librdkafka."""
+    """What a stalled client waits for, from the statistics of librdkafka."""
     brokers = {
         broker["nodeid"]: (broker["state"], f"{broker['waitresp_cnt']} in flight")
         for broker in statistics.get("brokers", {}).values()
         if broker["nodeid"] >= 0
     }
-    counts = ("leader", "msgq_cnt", "xmit_msgq_cnt", "msgs_inflight", "next_ack_seq")
+    is_producer = statistics.get("type") == "producer"
+    counts = _COUNTS_OF_PRODUCER if is_producer else _COUNTS_OF_CONSUMER
     partitions = {
         f"{topic['topic']}-{number}": {name: partition.get(name) for name in counts}
         for topic in statistics.get("topics", {}).values()
@@ -384,8 +412,7 @@ class StockClients:
         self._note_contents(places)
         for reader in self.readers:
             for place in reader.places:
-                end = self.history.contents[place].end
-                wait_until(lambda r=reader, p=place, e=end: r.position(p) >= e, CONVERGE_LIMIT_S)
+                reader.wait_for(place, self.history.contents[place].end)
         self._wait_for_groups()
         for client in [*self.readers, *self.members]:
             client.over.set()

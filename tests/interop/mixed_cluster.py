@@ -179,6 +179,13 @@ def answers(host: str, port: int) -> bool:
     return True
 
 
+def metadata(host: str, port: int) -> m.MetadataResponse:
+    """What a broker knows of the cluster, without topics."""
+    with Connection(host, port, client_id=_CLIENT_ID, versions={}) as connection:
+        request = m.MetadataRequest(topics=[])
+        return connection.request(request, m.MetadataResponse, api_version=12)
+
+
 class _BothKinds(Processes):
     """Brokers of both kinds in child processes."""
 
@@ -270,10 +277,7 @@ class MixedCluster(Cluster):
         known = set()
         for broker in self.brokers:
             host, _, port = broker.bootstrap_servers.rpartition(":")
-            with Connection(host, int(port), client_id=_CLIENT_ID, versions={}) as connection:
-                request = m.MetadataRequest(topics=[])
-                answer = connection.request(request, m.MetadataResponse, api_version=12)
-            known.add(answer.controller_id)
+            known.add(metadata(host, int(port)).controller_id)
         return known == {controller}
 
     def elect_preferred_leaders(self, places: Sequence[tuple[str, int]]) -> None:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from bench import apache_kafka, topics
+from headrace.client.errors import Disconnected
 from headrace.launch import java
 from headrace.launch.brokers import write_properties
 from headrace.launch.zookeeper import ZooKeeperServer, write_config
@@ -22,7 +23,7 @@ from tests.history.history import History
 from tests.history.stock_clients import StockClients
 
 from . import records
-from .mixed_cluster import KAFKA_JVM, SMALL_KAFKA, answers, lasting_port
+from .mixed_cluster import KAFKA_JVM, SMALL_KAFKA, lasting_port, metadata
 
 PAGE = Path(__file__).parents[2] / "docs" / "migration.md"
 PARTITIONS = 2
@@ -34,6 +35,7 @@ pytestmark = [pytest.mark.usefixtures("kafka_jars"), pytest.mark.timeout(0)]
 START = """#!/bin/sh
 nohup nice -n 5 {java} kafka.Kafka "$2" > kafka.out 2>&1 &
 echo $! > kafka.pid
+cat /proc/$!/stat > kafka.stat
 """
 STOP = """#!/bin/sh
 kill -s TERM $(cat kafka.pid)
@@ -112,29 +114,44 @@ class Machines:
         self.type("until headrace cluster health > /dev/null; do sleep 1; done", self.brokers[0])
 
     def is_kafka(self, member: Member) -> bool:
-        return running(member.directory / "kafka.pid", b"kafka.Kafka") is not None
+        return kafka_process(member) is not None
 
     def is_headrace(self, member: Member) -> bool:
-        return running(member.data / "headrace.pid", b"headrace") is not None
+        return headrace_process(member) is not None
 
     def kill_all(self) -> None:
         for member in self.brokers:
-            for pid_file, word in (
-                (member.directory / "kafka.pid", b"kafka.Kafka"),
-                (member.data / "headrace.pid", b"headrace"),
-            ):
-                if (pid := running(pid_file, word)) is not None:
+            for pid in (kafka_process(member), headrace_process(member)):
+                if pid is not None:
                     os.kill(pid, signal.SIGKILL)
 
 
-def running(pid_file: Path, word: bytes) -> int | None:
-    """The process of a pid file, if its command line has this word.
+def kafka_process(member: Member) -> int | None:
+    """The process that the start script forked, if it still runs.
 
-    Another process may have the number meanwhile: it is used again within minutes.
+    Another process may have its number by now; numbers are used again within minutes. The start
+    time tells them apart. The command line does not: it is the shell's until the process executes
+    Java. Nor does the working directory: Java uses another one for a moment.
     """
+    with suppress(FileNotFoundError, ProcessLookupError):
+        pid = int((member.directory / "kafka.pid").read_text())
+        _, at_start = _state_and_start((member.directory / "kafka.stat").read_text())
+        state, started = _state_and_start(Path(f"/proc/{pid}/stat").read_text())
+        if started == at_start and state != "Z":
+            return pid
+    return None
+
+
+def _state_and_start(stat: str) -> tuple[str, int]:
+    fields = stat.rpartition(")")[2].split()
+    return fields[0], int(fields[19])
+
+
+def headrace_process(member: Member) -> int | None:
+    """The process of Headrace's pid file, if its command line is one of Headrace."""
     with suppress(FileNotFoundError, ValueError, ProcessLookupError):
-        pid = int(pid_file.read_text())
-        if word in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+        pid = int((member.data / "headrace.pid").read_text())
+        if b"headrace" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
             return pid
     return None
 
@@ -174,7 +191,9 @@ def test_a_cluster_moves_to_headrace_and_back_as_the_page_says(machines: Machine
     one = machines.brokers[0]
     for member in machines.brokers:
         machines.type("kafka-server-start.sh -daemon server.properties", member)
-        wait_until(lambda each=member: is_up(machines, each), LIMIT_S)
+    # A broker that has just started knows no controller yet. A stock client that asks this broker
+    # first does not ask again for minutes, and its admin requests wait.
+    wait_until(lambda: all(knows_all(machines, member) for member in machines.brokers), LIMIT_S)
     history = History()
     with StockClients(history, machines) as clients:
         for topic in ("load", "transactions"):
@@ -206,10 +225,22 @@ def test_a_cluster_moves_to_headrace_and_back_as_the_page_says(machines: Machine
     wait_until(lambda: not any(machines.is_kafka(member) for member in everyone), LIMIT_S)
 
 
-def is_up(machines: Machines, member: Member) -> bool:
+def test_a_start_counts_before_the_shell_has_executed_kafka(machines: Machines) -> None:
+    member = machines.brokers[0]
+    # The shell that the script forks opens its output first, and waits for a reader.
+    os.mkfifo(member.directory / "kafka.out")
+    machines.type("kafka-server-start.sh -daemon server.properties", member)
+    assert machines.is_kafka(member)
+
+
+def knows_all(machines: Machines, member: Member) -> bool:
     assert machines.is_kafka(member), f"Kafka ended: {member.directory / 'kafka.out'}"
     host, _, port = member.address.rpartition(":")
-    return answers(host, int(port))
+    try:
+        found = metadata(host, int(port))
+    except Disconnected:
+        return False
+    return found.controller_id >= 0 and len(found.brokers) == len(machines.brokers)
 
 
 def records_of_transactions(machines: Machines) -> Callable[[], None]:

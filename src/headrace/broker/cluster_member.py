@@ -117,6 +117,7 @@ class ClusterMember:
         tree = self._tree
         self._parts = parts
         self._metadata_cache = metadata_cache
+        metadata_cache.hold()
         self._controller_id = lambda: metadata_cache.current.controller_id
         self.producer_ids = AllocatedProducerIds(
             parts.peers,
@@ -253,6 +254,7 @@ class ClusterMember:
         await self.membership.wait_for_metadata(
             lambda: self._topics_at_start <= self._metadata_cache.current.topics.keys()
         )
+        self._metadata_cache.release()
         self.producer_ids.prefetch()
 
     async def leave(self, *, clean: bool) -> None:

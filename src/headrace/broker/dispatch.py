@@ -6,6 +6,7 @@ What a failure affects:
                       -> the broker closes the connection
     Rejected          the handler cannot serve the request -> the response has the error code
     Fenced, TreeError the cluster metadata cannot be written -> an error that clients retry
+    MetadataUnknown   the broker cannot describe the cluster yet -> it closes the connection
     other exceptions  a bug, before anything was appended -> UNKNOWN_SERVER_ERROR and a stack
                       trace in the log; the broker closes the connection
     other exceptions  a bug while writing or responding, so that the state of the logs is unknown
@@ -39,7 +40,7 @@ from headrace.broker.outages import OUTAGES, as_rejection
 from headrace.broker.protocol_errors import ProtocolErrorLog
 from headrace.broker.replication.append import ACKS_NONE
 from headrace.broker.response_cache import CacheKey, ResponseCache
-from headrace.model.errors import ErrorCode, PeerBroken, Rejected
+from headrace.model.errors import ErrorCode, MetadataUnknown, PeerBroken, Rejected
 from headrace.net.link import FileRange, Link, Slot
 from headrace.wire import commit, schema
 from headrace.wire.api import ApiKey, api_name, is_served, request_class, what_is_not_served
@@ -339,6 +340,10 @@ class Dispatch:
             answer = refused(context, request, as_rejection(context.api_key, outage))
         except PeerBroken as broken:
             self.peer_broken(link, broken)
+            link.close()
+            return
+        except MetadataUnknown as unknown:
+            _log.info("Closing a connection from %s: %s", link.peer_host, unknown)
             link.close()
             return
         except Exception as error:  # noqa: BLE001 - a bug; see the table above

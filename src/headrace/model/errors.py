@@ -173,5 +173,13 @@ class PeerBroken(Exception):
     """The peer sent invalid bytes; its connection is closed."""
 
 
+class MetadataUnknown(Exception):
+    """This broker cannot describe the cluster yet; the client asks again, or asks another broker.
+
+    No response says so: stock clients take a list without brokers for the truth and disconnect
+    from all brokers, some of them for good. Therefore the connection is closed.
+    """
+
+
 class ConfigError(Exception):
     """A setting is invalid; the message has its name and the expected value."""

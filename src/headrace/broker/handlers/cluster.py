@@ -82,7 +82,7 @@ def api_versions(
     )
 
 
-def describe_cluster(
+async def describe_cluster(
     broker: Needs, context: Context, request: m.DescribeClusterRequest
 ) -> m.DescribeClusterResponse:
     response = m.DescribeClusterResponse
@@ -96,6 +96,7 @@ def describe_cluster(
             ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             f"Unknown endpoint type {request.endpoint_type}.",
         )
+    await broker.metadata_cache.wait_to_be_told()
     metadata = broker.metadata
     return response(
         error_message=None,

@@ -42,6 +42,22 @@ def metadata(
     broker: Needs, context: Context, request: m.MetadataRequest
 ) -> m.MetadataResponse | Awaitable[m.MetadataResponse]:
     _require_names(context, request)
+    if not broker.metadata_cache.can_be_told:
+        return _wait_and_answer(broker, context, request)
+    return _answer(broker, context, request)
+
+
+async def _wait_and_answer(
+    broker: Needs, context: Context, request: m.MetadataRequest
+) -> m.MetadataResponse:
+    await broker.metadata_cache.wait_to_be_told()
+    answer = _answer(broker, context, request)
+    return answer if isinstance(answer, m.MetadataResponse) else await answer
+
+
+def _answer(
+    broker: Needs, context: Context, request: m.MetadataRequest
+) -> m.MetadataResponse | Awaitable[m.MetadataResponse]:
     if broker.config.bool("auto.create.topics.enable") and (
         request.allow_auto_topic_creation or context.api_version < _FIRST_VERSION_WITH_CONSENT
     ):

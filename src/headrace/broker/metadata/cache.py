@@ -2,14 +2,20 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from headrace.model.cluster_metadata import ClusterMetadata
+from headrace.model.errors import MetadataUnknown
 
 if TYPE_CHECKING:
     from headrace.wire.messages import UpdateMetadataRequest
 
 TopicsChanged = Callable[[Sequence[str]], None]
+
+# A member of a cluster knows its metadata a few milliseconds after it accepts connections. If that
+# takes longer, another broker may answer sooner.
+_HELD_S_MAX = 2.0
 
 
 class MetadataCache:
@@ -24,6 +30,30 @@ class MetadataCache:
         self._generation = self.current.generation
         self.feature_levels: Mapping[str, int] = {}
         self.features_epoch = -1
+        self._held: asyncio.Event | None = None
+
+    @property
+    def can_be_told(self) -> bool:
+        """Whether clients can be told who the brokers are and which topics exist."""
+        return self._held is None and bool(self.current.brokers)
+
+    def hold(self) -> None:
+        """Tell clients nothing before ``release``: what the controller has sent is not complete."""
+        self._held = asyncio.Event()
+
+    def release(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            held.set()
+
+    async def wait_to_be_told(self) -> None:
+        """Wait until clients can be told of the cluster. Raises MetadataUnknown."""
+        if self._held is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_HELD_S_MAX):
+                    await self._held.wait()
+        if not self.current.brokers:
+            raise MetadataUnknown("no controller has sent the cluster metadata yet")
 
     def on_topics_changed(self, listener: TopicsChanged) -> None:
         """Call ``listener`` after every change of topics, with the names of the deleted ones."""
