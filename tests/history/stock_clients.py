@@ -31,16 +31,24 @@ _QUICK_READS = _QUICK | {"fetch.wait.max.ms": 50}  # a closed consumer waits for
 _IN_FLIGHT = 200  # records of a producer
 _CLASSIC = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 300}
 _KEEP_TRYING_MS = 120_000
+_STATISTICS_MS = 1_000
+_LOST_AFTER = 5  # statistics in a row that show no broker
+_PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 _generations = itertools.count()
 
 
 class _Client:
     """A client on a thread. ``close`` ends it and raises what ended it early."""
 
+    replaces_lost = False  # see StockClients
+
     def __init__(self, history, name):
         self.history = history
         self.name = name
         self.over = threading.Event()
+        self.replaced_count = 0
+        self.statistics = {}  # the last that librdkafka told
+        self._brokerless = 0  # statistics in a row that show no broker
         self._failure = None
         self.thread = threading.Thread(target=self._run, name=name)
 
@@ -56,6 +64,33 @@ class _Client:
         """Raise what ended it early."""
         if self._failure is not None:
             raise self._failure
+
+    @property
+    def instance(self):
+        """The name of its librdkafka client in the history: its successor has another one."""
+        return f"{self.name}.{self.replaced_count}" if self.replaced_count else self.name
+
+    @property
+    def is_lost(self):
+        """Whether librdkafka has dropped all its brokers, and is to be replaced."""
+        return self.replaces_lost and self._brokerless >= _LOST_AFTER
+
+    def _replace_if_lost(self):
+        """What a supervisor does to a process that no longer works: start another one."""
+        if self.is_lost:
+            self.replaced_count += 1
+            self.replace()
+            self._brokerless = 0
+
+    def _telling(self):
+        """The settings for statistics."""
+        return {"statistics.interval.ms": _STATISTICS_MS, "stats_cb": self.told_statistics}
+
+    def told_statistics(self, statistics):
+        self.statistics = json.loads(statistics)
+        brokers = self.statistics.get("brokers", {}).values()
+        knows_broker = any(broker["nodeid"] >= 0 for broker in brokers)  # others: bootstrap only
+        self._brokerless = 0 if knows_broker else self._brokerless + 1
 
     def _run(self):
         try:
@@ -79,37 +114,47 @@ class StockProducer(_Client):
         self.acknowledged_count = 0
         self.places = places
         self._idempotent = idempotent
-        self._statistics = "{}"  # the last that librdkafka told
-        self._producer = Producer(
-            {
-                "bootstrap.servers": bootstrap,
-                "client.id": name,
-                "acks": "all",
-                "enable.idempotence": idempotent,
-                "max.in.flight.requests.per.connection": 5,
-                "compression.type": compression,
-                "message.timeout.ms": _KEEP_TRYING_MS,
-                "retries": 1_000_000,
-                "retry.backoff.ms": 20,
-                "request.timeout.ms": 2_000,
-                "queue.buffering.max.messages": _IN_FLIGHT,
-                "linger.ms": 2,
-                "statistics.interval.ms": 1_000,
-                "stats_cb": self._told_statistics,
-                **_QUICK,
-            }
-        )
+        self._settings = {
+            "bootstrap.servers": bootstrap,
+            "client.id": name,
+            "acks": "all",
+            "enable.idempotence": idempotent,
+            "max.in.flight.requests.per.connection": 5,
+            "compression.type": compression,
+            "message.timeout.ms": _KEEP_TRYING_MS,
+            "retries": 1_000_000,
+            "retry.backoff.ms": 20,
+            "request.timeout.ms": 2_000,
+            "queue.buffering.max.messages": _IN_FLIGHT,
+            "linger.ms": 2,
+            **self._telling(),
+            **_QUICK,
+        }
+        self._producer = Producer(self._settings)
 
     def work(self):
         for number in itertools.count():
             if self.over.is_set():
                 break
+            self._replace_if_lost()
             self._send(number)
             if number % _BURST == 0:
                 self._producer.poll(0)
                 self.over.wait(_PAUSE_S)
-        if left := self._producer.flush(CONVERGE_LIMIT_S):
-            raise AssertionError(f"{self.name}: {left} records were not acknowledged")
+        self._flush()
+
+    def _flush(self):
+        give_up_at = time.monotonic() + CONVERGE_LIMIT_S
+        while left := self._producer.flush(1):
+            self._replace_if_lost()
+            if time.monotonic() >= give_up_at:
+                raise AssertionError(f"{self.name}: {left} records were not acknowledged")
+
+    def replace(self):
+        """Leave the outcome of queued records unknown: the log may hold some of them."""
+        self._producer.purge()
+        self._producer.flush(1)
+        self._producer = Producer(self._settings)
 
     def describe(self):
         """Where it waits, for an error message."""
@@ -120,18 +165,15 @@ class StockProducer(_Client):
         ]
         return (
             f"{self.name}: {len(self._producer)} queued, waits for {waiting[:3]}; librdkafka: "
-            f"{_state_of(json.loads(self._statistics))}"
+            f"{_state_of(self.statistics)}"
         )
-
-    def _told_statistics(self, statistics):
-        self._statistics = statistics
 
     def _send(self, number):
         place = self.places[number % len(self.places)]
         value = b"%s-%d" % (self.name.encode(), number)
         # Without idempotence librdkafka repeats a batch behind later ones if the leader changes
         # meanwhile, so such records count as of different producers.
-        producer = self.name if self._idempotent else value.decode()
+        producer = self.instance if self._idempotent else value.decode()
         sent = self.history.send(producer, place, value, idempotent=self._idempotent)
         while True:
             try:
@@ -144,8 +186,12 @@ class StockProducer(_Client):
                 return
             except BufferError:
                 self._producer.poll(0.05)
+            if self.is_lost:
+                return  # the successor begins with the next record
 
     def delivered(self, sent, error, message):
+        if error is not None and error.code() in _PURGED:
+            return  # by replace
         if error is not None:
             self.history.expect_nothing_of(f"{self.name}: {sent.value!r} failed with {error}")
             return
@@ -164,21 +210,18 @@ class StockReader(_Client):
         self.places = places
         self._readings = {place: history.start_reading(name, place, 0) for place in places}
         self._last_error = None
-        self._statistics = "{}"  # the last that librdkafka told
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "client.id": name,
-                "group.id": name,
-                "auto.offset.reset": "error",  # a leader with a shorter log is an anomaly
-                "enable.auto.commit": False,
-                "check.crcs": True,
-                "retry.backoff.ms": 20,
-                "statistics.interval.ms": 1_000,
-                "stats_cb": self._told_statistics,
-                **_QUICK_READS,
-            }
-        )
+        self._settings = {
+            "bootstrap.servers": bootstrap,
+            "client.id": name,
+            "group.id": name,
+            "auto.offset.reset": "error",  # a leader with a shorter log is an anomaly
+            "enable.auto.commit": False,
+            "check.crcs": True,
+            "retry.backoff.ms": 20,
+            **self._telling(),
+            **_QUICK_READS,
+        }
+        self._consumer = Consumer(self._settings)
 
     def position(self, place):
         return self._readings[place].end
@@ -195,21 +238,27 @@ class StockReader(_Client):
         except AssertionError:
             raise AssertionError(
                 f"{self.name}: {place} read up to {self.position(place)} of {end}, last error "
-                f"{self._last_error}; librdkafka: {_state_of(json.loads(self._statistics))}"
+                f"{self._last_error}; librdkafka: {_state_of(self.statistics)}"
             ) from None
-
-    def _told_statistics(self, statistics):
-        self._statistics = statistics
 
     def work(self):
         try:
-            self._consumer.assign([TopicPartition(p.topic, p.partition, 0) for p in self.places])
+            self._assign()
             asking = itertools.cycle(self.places)
             while not self.over.is_set():
+                self._replace_if_lost()
                 self._read()
                 self._ask_latest(next(asking))
         finally:
             _close(self._consumer)
+
+    def _assign(self):
+        self._consumer.assign([TopicPartition(*p, self.position(p)) for p in self.places])
+
+    def replace(self):
+        """Go on at the position of each reading."""
+        self._consumer = Consumer(self._settings)
+        self._assign()
 
     def _read(self):
         for message in self._consumer.consume(1_000, 0.2):
@@ -240,38 +289,49 @@ class StockMember(_Client):
         self._ownership = None
         self._readings = {}  # by place, since the last assignment
         self._commit_asked = None  # when, and with which ownership
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "client.id": name,
-                "group.id": group,
-                "auto.offset.reset": "earliest",
-                "enable.auto.commit": False,
-                "group.protocol": protocol,
-                "on_commit": self._committed,
-                "retry.backoff.ms": 20,
-                **(_CLASSIC if protocol == "classic" else {}),
-                **_QUICK_READS,
-            }
-        )
+        self._settings = {
+            "bootstrap.servers": bootstrap,
+            "client.id": name,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "group.protocol": protocol,
+            "on_commit": self._committed,
+            "retry.backoff.ms": 20,
+            **self._telling(),
+            **(_CLASSIC if protocol == "classic" else {}),
+            **_QUICK_READS,
+        }
+        self._consumer = Consumer(self._settings)
 
     def work(self):
-        self._consumer.subscribe(
-            self.topics, on_assign=self._assigned, on_revoke=self._gone, on_lost=self._gone
-        )
+        self._subscribe()
         try:
             while not self.over.is_set():
+                self._replace_if_lost()
                 self._read()
                 self._commit()
         finally:
             _close(self._consumer)
+
+    def _subscribe(self):
+        self._consumer.subscribe(
+            self.topics, on_assign=self._assigned, on_revoke=self._gone, on_lost=self._gone
+        )
+
+    def replace(self):
+        """Join as another member; the session of the lost one expires."""
+        self._consumer = Consumer(self._settings)  # dropped without close: no callback comes
+        self._gone(self._consumer, [])
+        self._commit_asked = None
+        self._subscribe()
 
     def _assigned(self, _consumer, partitions):
         places = [Place(each.topic, each.partition) for each in partitions]
         # Stock clients do not show the generation; no two assignments count as one.
         generation = next(_generations)
         self._ownership = self.history.own(
-            self.group, self.name, generation, places, time.monotonic()
+            self.group, self.instance, generation, places, time.monotonic()
         )
         self._readings = {}
 
@@ -286,7 +346,7 @@ class StockMember(_Client):
             place = Place(message.topic(), message.partition())
             if place not in self._readings:
                 self._readings[place] = self.history.start_reading(
-                    self.name, place, message.offset()
+                    self.instance, place, message.offset()
                 )
             self.history.read(self._readings[place], [_entry(message)], message.offset() + 1)
 
@@ -348,11 +408,16 @@ def _entry(message):
 
 
 class StockClients:
-    """All clients of one run."""
+    """All clients of one run.
 
-    def __init__(self, history, cluster):
+    With ``replaces_lost``, a client whose librdkafka has dropped all its brokers is replaced after
+    some seconds. No correct broker causes that: only tests of brokers with that bug may ask for it.
+    """
+
+    def __init__(self, history, cluster, *, replaces_lost=False):
         self.history = history
         self.cluster = cluster
+        self.replaces_lost = replaces_lost
         self.producers = []
         self.readers = []
         self.members = []
@@ -361,9 +426,9 @@ class StockClients:
         return self
 
     def __exit__(self, kind, *_):
-        for client in [*self.producers, *self.readers, *self.members]:
+        for client in self._all():
             client.over.set()
-        for client in [*self.producers, *self.readers, *self.members]:
+        for client in self._all():
             if kind is None:
                 client.close()
             else:
@@ -373,26 +438,37 @@ class StockClients:
         places = [Place(topic, number) for number in range(partitions)]
         servers = self.cluster.bootstrap_servers
         self.producers.append(StockProducer(self.history, servers, name, places, **settings))
-        self.producers[-1].start()
+        self._start(self.producers[-1])
         self.readers.append(StockReader(self.history, servers, f"reader-of-{name}", places))
-        self.readers[-1].start()
+        self._start(self.readers[-1])
 
     def join(self, name, group, topics, *, protocol="classic"):
         servers = self.cluster.bootstrap_servers
         member = StockMember(self.history, servers, name, group, topics, protocol=protocol)
         self.members.append(member)
-        member.start()
+        self._start(member)
+
+    def _start(self, client):
+        client.replaces_lost = self.replaces_lost
+        client.start()
+
+    def _all(self):
+        return [*self.producers, *self.readers, *self.members]
 
     @property
     def acknowledged_count(self):
         return sum(producer.acknowledged_count for producer in self.producers)
+
+    @property
+    def replaced_count(self):
+        return sum(client.replaced_count for client in self._all())
 
     def wait_progress(self, count=50):
         """Wait until each producer has that many more acknowledgements: faults hit a load."""
         goals = [(each, each.acknowledged_count + count) for each in self.producers]
 
         def has_progressed():
-            for client in [*self.producers, *self.readers, *self.members]:
+            for client in self._all():
                 client.check()
             return all(each.acknowledged_count >= goal for each, goal in goals)
 

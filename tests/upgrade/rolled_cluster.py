@@ -39,6 +39,9 @@ class RolledBroker:
             "zookeeper.connect": zookeeper_connect,
             # No session has to expire here, and a busy machine must not end one.
             "zookeeper.session.timeout.ms": "10000",
+            # A replaced member gets its partitions when the session of its predecessor expires.
+            "group.consumer.min.session.timeout.ms": "6000",
+            "group.consumer.session.timeout.ms": "6000",
         }
         write_properties(self._properties, settings)
 
