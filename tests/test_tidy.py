@@ -185,11 +185,13 @@ TESTED_BY = {
     "pipeline/runner/expectations",
     "spark/test_pipeline_runner": "pipeline/analysis pipeline/calling pipeline/tables "
     "pipeline/runner/backfill pipeline/runner/dead_letters pipeline/runner/examples "
-    "pipeline/runner/fanout pipeline/runner/history pipeline/runner/inspection "
+    "pipeline/runner/fanout pipeline/runner/history pipeline/runner/inputs "
+    "pipeline/runner/inspection "
     "pipeline/runner/kept "
     "pipeline/runner/planning pipeline/runner/rebuild pipeline/runner/records "
     "pipeline/runner/run "
     "pipeline/runner/settings pipeline/runner/streams",
+    "spark/test_planned_functions": "pipeline/planned",
     "spark/test_reading": "spark/reading spark/subscription",
     "spark/test_sink": "spark/row_encoder spark/sink",
     "spark/test_typed_values": "spark/dead_letters",

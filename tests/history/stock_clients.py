@@ -31,7 +31,7 @@ _QUICK_READS = _QUICK | {"fetch.wait.max.ms": 50}  # a closed consumer waits for
 _IN_FLIGHT = 200  # records of a producer
 _CLASSIC = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 300}
 _KEEP_TRYING_MS = 120_000
-_STATISTICS_MS = 1_000
+STATISTICS_MS = 1_000
 _LOST_AFTER = 5  # statistics in a row that show no broker
 _PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 _generations = itertools.count()
@@ -84,7 +84,7 @@ class _Client:
 
     def _telling(self):
         """The settings for statistics."""
-        return {"statistics.interval.ms": _STATISTICS_MS, "stats_cb": self.told_statistics}
+        return {"statistics.interval.ms": STATISTICS_MS, "stats_cb": self.told_statistics}
 
     def told_statistics(self, statistics):
         self.statistics = json.loads(statistics)

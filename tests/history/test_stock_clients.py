@@ -41,7 +41,7 @@ def test_a_producer_that_ended_is_no_stall():
 
 @pytest.fixture
 def quick_statistics(monkeypatch):
-    monkeypatch.setattr(stock_clients, "_STATISTICS_MS", 50)
+    monkeypatch.setattr(stock_clients, "STATISTICS_MS", 50)
 
 
 def start_all(clients):
