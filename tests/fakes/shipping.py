@@ -87,7 +87,7 @@ class ShipperProcess:
 
 
 def record_count(bootstrap_servers, topic):
-    """All records of a topic, also those that were sent again."""
+    """All records of a topic, including repeats."""
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "counter"})
     try:
         numbers = consumer.list_topics(topic, timeout=10).topics[topic].partitions
