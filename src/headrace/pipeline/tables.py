@@ -244,6 +244,14 @@ class JobTable:
         table.update()
         return table.version
 
+    def file_bytes(self) -> int:
+        """The size of all files."""
+        table = self._table()
+        if table is None:
+            return 0
+        table.update()
+        return sum(file.size for file in table.files())
+
     def rows(
         self,
         spark: "SparkSession",

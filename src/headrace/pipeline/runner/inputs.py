@@ -132,7 +132,8 @@ class Inputs:
 
         if self._known_rows is None:
             return read()
-        return self._known_rows.frame(name, self.records.sparkSession, read)
+        file_bytes = self._parts.tables[name].file_bytes
+        return self._known_rows.frame(name, self.records.sparkSession, read, file_bytes)
 
 
 class FunctionFailed(PipelineError):

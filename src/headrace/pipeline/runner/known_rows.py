@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _BYTES_MAX = 256 << 20  # of one table
+_FILE_BYTES_MAX = 32 << 20  # the same on disk, compressed: collecting a larger one could fail
 _MERGES = ("sum", "min", "max")  # sketches are Spark's
 _PLACE = "_place"
 
@@ -32,21 +33,29 @@ class KnownRows:
         self._schemas: dict[str, StructType] = {}
         self._frames: dict[str, DataFrame] = {}
         self._written: dict[str, pa.Table] = {}
+        self._too_large: set[str] = set()
 
     @property
     def names(self) -> Collection[str]:
         return self._rules
 
     def frame(
-        self, name: str, spark: "SparkSession", read: "Callable[[], DataFrame]"
+        self,
+        name: str,
+        spark: "SparkSession",
+        read: "Callable[[], DataFrame]",
+        file_bytes: Callable[[], int],
     ) -> "DataFrame":
         """The rows of a table; ``read`` reads them, where the driver does not have them."""
-        if name not in self._rules:
+        if name not in self._rules or name in self._too_large:
             return read()
         if name not in self._rows:
+            if file_bytes() > _FILE_BYTES_MAX:
+                return read()
             found = read()
             rows = found.toArrow()
             if rows.nbytes > _BYTES_MAX:
+                self._too_large.add(name)
                 return found
             self._rows[name], self._schemas[name] = rows, found.schema
         if name not in self._frames:
@@ -70,6 +79,8 @@ class KnownRows:
                 del self._frames[name], self._rows[name]
                 if merged.nbytes <= _BYTES_MAX:
                     self._rows[name] = merged
+                else:
+                    self._too_large.add(name)
         self._written.clear()
 
     def forget(self) -> None:
@@ -77,6 +88,7 @@ class KnownRows:
         self._written.clear()
         self._rows.clear()
         self._frames.clear()
+        self._too_large.clear()
 
 
 def merge(known: pa.Table, added: pa.Table, rules: Rules) -> pa.Table:

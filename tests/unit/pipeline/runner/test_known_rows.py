@@ -51,7 +51,7 @@ def test_sums_and_extremes_of_a_key():
 NUMBERS = [(name, pa.int64()) for name in ("views", "first", "last")]
 
 
-def test_rows_that_a_batch_writes_are_seen_by_the_next_one(monkeypatch):
+def test_rows_that_a_batch_writes_are_seen_by_the_next_one():
     reads = []
     known = KnownRows({"pages": NEWEST, "uniques": Rules(("page",), {"visitors": "hll"})})
     assert list(known.names) == ["pages"]  # sketches are Spark's
@@ -61,25 +61,33 @@ def test_rows_that_a_batch_writes_are_seen_by_the_next_one(monkeypatch):
         return FakeFrame(rows(("/a", 1)))
 
     spark = FakeSpark()
-    assert pairs(known.frame("pages", spark, read)) == [("/a", 1)]
+    assert pairs(known.frame("pages", spark, read, lambda: 0)) == [("/a", 1)]
     known.written("pages", rows(("/a", 2)))
-    assert pairs(known.frame("pages", spark, read)) == [("/a", 1)]
+    assert pairs(known.frame("pages", spark, read, lambda: 0)) == [("/a", 1)]
     known.batch_ended()
-    assert pairs(known.frame("pages", spark, read)) == [("/a", 2)]
+    assert pairs(known.frame("pages", spark, read, lambda: 0)) == [("/a", 2)]
     assert len(reads) == 1
     known.forget()
-    assert pairs(known.frame("pages", spark, read)) == [("/a", 1)]
+    assert pairs(known.frame("pages", spark, read, lambda: 0)) == [("/a", 1)]
     assert len(reads) == 2
 
 
-def test_a_large_table_is_read_for_every_batch(monkeypatch):
+def test_a_large_table_is_collected_once_and_then_only_read(monkeypatch):
     monkeypatch.setattr("headrace.pipeline.runner.known_rows._BYTES_MAX", 10)
     known = KnownRows({"pages": NEWEST})
     frame = FakeFrame(rows(("/a", 1), ("/b", 2)))
-    assert known.frame("pages", FakeSpark(), lambda: frame) is frame
-    known.written("pages", rows(("/a", 2)))
-    known.batch_ended()
-    assert known.frame("pages", FakeSpark(), lambda: frame) is frame
+    for _ in range(3):
+        assert known.frame("pages", FakeSpark(), lambda: frame, lambda: 0) is frame
+        known.written("pages", rows(("/a", 2)))
+        known.batch_ended()
+    assert frame.collected_count == 1
+
+
+def test_a_table_with_large_files_is_never_collected():
+    known = KnownRows({"pages": NEWEST})
+    frame = FakeFrame(rows(("/a", 1)))
+    assert known.frame("pages", FakeSpark(), lambda: frame, lambda: 1 << 30) is frame
+    assert frame.collected_count == 0
 
 
 class FakeFrame:
@@ -87,8 +95,10 @@ class FakeFrame:
 
     def __init__(self, rows):
         self._rows = rows
+        self.collected_count = 0
 
     def toArrow(self):
+        self.collected_count += 1
         return self._rows
 
 
