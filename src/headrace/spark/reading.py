@@ -16,7 +16,7 @@ from headrace.spark.offsets import Range
 from headrace.spark.options import SourceOptions
 from headrace.spark.planned_batch import PlannedBatch
 from headrace.spark.read_counts import ReadCounts
-from headrace.spark.source_schema import WATERMARK
+from headrace.spark.source_schema import PLANNED_AT, WATERMARK
 from headrace.spark.value_format import value_parser
 from headrace.spark.workers import settle
 
@@ -87,6 +87,9 @@ def _row_builder(
     parse = None
     if "value" in arrow_schema.names:
         parse = value_parser(value, arrow_schema.field("value").type)
+    constants = {}
+    if batch is not None:
+        constants = {WATERMARK: batch.watermark_ms * 1000, PLANNED_AT: batch.planned_at_ms * 1000}
     reject: Callable[[RejectedRecord], None] | None = None
     if letters is not None:
         reject = letters.add
@@ -98,7 +101,7 @@ def _row_builder(
         parse,
         bad_column=value.bad_column if value.name else "",
         reject=reject,
-        constants={} if batch is None else {WATERMARK: batch.watermark_ms * 1000},
+        constants=constants,
     )
 
 

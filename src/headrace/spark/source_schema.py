@@ -42,7 +42,8 @@ KAFKA_COLUMNS: dict[str, DataType] = {
     "timestampType": IntegerType(),
     "headers": HEADERS,
 }
-WATERMARK = "watermark"  # of the batch, with the option query.checkpoint
+# Of the batch, with the option query.checkpoint: its watermark, and when it was planned.
+WATERMARK, PLANNED_AT = "watermark", "planned_at"
 # A bad record: the reason, its place, and its value.
 BAD_RECORD = StructType(
     [
@@ -61,7 +62,7 @@ def default_schema(options: SourceOptions) -> StructType:
     if not options.include_headers and "headers" not in options.columns:
         del columns["headers"]
     if options.checkpoint:
-        columns[WATERMARK] = TimestampType()
+        columns |= dict.fromkeys((WATERMARK, PLANNED_AT), TimestampType())
     value = options.value
     if value.name:
         columns["value"] = _value_type(options)
@@ -140,7 +141,7 @@ def check_schema(schema: StructType, options: SourceOptions) -> None:
     value = options.value
     expected = {**KAFKA_COLUMNS}
     if options.checkpoint:
-        expected[WATERMARK] = TimestampType()
+        expected |= dict.fromkeys((WATERMARK, PLANNED_AT), TimestampType())
     if value.name == "string":
         expected["value"] = StringType()
     for field in schema.fields:

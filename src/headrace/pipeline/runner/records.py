@@ -23,7 +23,7 @@ from headrace.model.dead_letters import HEADER_PREFIX
 from headrace.pipeline.graph import Node, duration_ms
 from headrace.pipeline.rules import RECORD
 from headrace.spark.ddl import parse_fields
-from headrace.spark.source_schema import WATERMARK
+from headrace.spark.source_schema import PLANNED_AT, WATERMARK
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -78,15 +78,18 @@ def source_rows(node: Node) -> SourceRows:
 
 def arrived(records: "DataFrame") -> "DataFrame":
     """Records with the time at which each arrived. Spark keeps the clock of a batch."""
-    time = F.least("timestamp", F.current_timestamp())
+    is_streaming = PLANNED_AT in records.columns
+    # The clock of Spark is a part of the code that it compiles: in a stream, for every batch.
+    now = F.col(PLANNED_AT) if is_streaming else F.current_timestamp()
+    time = F.least("timestamp", now)
     nothing = F.lit(None).cast("string")
     clock = time
-    if WATERMARK in records.columns:
+    if is_streaming:
         # A record that is older than the watermark does not fall behind it.
         clock = F.greatest(time, F.col(WATERMARK) + F.make_interval(secs=F.lit(0.001)))
     return records.withColumns(
         {ARRIVED: time, _CLOCK: clock, ATTEMPT: F.lit(0), TOPIC_ID: nothing, SINKS: nothing}
-    ).drop(WATERMARK)
+    ).drop(WATERMARK, PLANNED_AT)
 
 
 def with_retries(
