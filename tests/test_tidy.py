@@ -191,7 +191,7 @@ TESTED_BY = {
     "pipeline/runner/planning pipeline/runner/rebuild pipeline/runner/records "
     "pipeline/runner/run "
     "pipeline/runner/settings pipeline/runner/streams",
-    "spark/test_planned_functions": "pipeline/planned",
+    "spark/test_planned_functions": "pipeline/planned pipeline/runner/gathered",
     "spark/test_reading": "spark/reading spark/subscription",
     "spark/test_sink": "spark/row_encoder spark/sink",
     "spark/test_typed_values": "spark/dead_letters",

@@ -6,9 +6,15 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from headrace.pipeline.tables import Appended, BatchName, JobTable
 
 JOBS = Path(__file__).parent / "jobs"
 
@@ -228,3 +234,18 @@ class Collected:
 def error_of(error: BaseException) -> str:
     """The whole text of a failed query, with the errors of Python workers."""
     return str(error)
+
+
+@contextmanager
+def failing_table(name: str) -> Iterator[None]:
+    """A table whose disk is full, after the tables before it have the rows of a batch."""
+    appends = JobTable.append_few
+
+    def append_few(table: JobTable, rows: pa.Table, batch: BatchName) -> Appended:
+        if table.name == name:
+            raise OSError("the disk is full")
+        return appends(table, rows, batch)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JobTable, "append_few", append_few)
+        yield

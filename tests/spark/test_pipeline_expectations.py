@@ -16,11 +16,11 @@ from headrace.pipeline.runner.run import run
 from headrace.pipeline.runner.settings import RunSettings
 from headrace.pipeline.warehouse.table import open_table
 from headrace.spark.failures import PipelineError
+from tests.spark.kit import failing_table
 
 pytestmark = pytest.mark.spark
 
 HEADER = """
-from pathlib import Path
 from pyspark.sql import functions as F
 from headrace.pipeline import expect, source, step, table, topic
 """
@@ -39,15 +39,9 @@ def pages(views):
     return views.groupBy("page").agg(F.count("*").alias("views"))
 """
 VISITORS = """
-@step
-def fragile(views):
-    if Path("{failing}").exists() and views.head(1):
-        raise OSError("the disk is on fire")
-    return views
-
 @table(key=["visitor"], trigger="{trigger}")
-def visitors(fragile):
-    return fragile.select("visitor").distinct()
+def visitors(views):
+    return views.select("visitor").distinct()
 """
 STRICT = """
 @expect("whole", "visitor % 2 = 0", action="fail")
@@ -64,7 +58,6 @@ class Site:
         self.spark = spark
         self.topics = topics
         self.topic = topics.create("views", 1)
-        self.failing = directory / "failing"
         self.file = directory / "site.py"
         self.settings = RunSettings(
             directory / "warehouse", {"kafka.bootstrap.servers": topics.bootstrap}, once=True
@@ -72,9 +65,7 @@ class Site:
 
     def write(self, *parts: str, trigger: str = "10 seconds") -> None:
         text = "".join(map(textwrap.dedent, (HEADER, *parts)))
-        for name, value in (
-            ("topic", self.topic), ("failing", self.failing), ("trigger", trigger)
-        ):  # fmt: skip
+        for name, value in (("topic", self.topic), ("trigger", trigger)):
             text = text.replace(f"{{{name}}}", str(value))
         self.file.write_text(text)
 
@@ -112,11 +103,9 @@ def test_rows_that_break_rules_are_counted_and_quarantined_once(site: Site) -> N
     site.write(VIEWS, PAGES, VISITORS)
     site.view(("/a", 2), ("/a-very-long-page", 4), ("/secret", -1), ("/b", None))
     site.view(("/many", 1), ("/many", 1), ("/many", 1))
-    site.failing.touch()
-    with pytest.raises(PipelineError, match="the disk is on fire"):
+    with failing_table("visitors"), pytest.raises(PipelineError, match="the disk is full"):
         site.run()
     assert len(site.letters()) == 3
-    site.failing.unlink()
     (done,) = site.run()  # the same batch again
 
     counts = {"views.short": 1, "views.known": 1, "views.has_visitor": 2, "pages.few": 1}

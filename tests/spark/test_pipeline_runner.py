@@ -32,6 +32,7 @@ from headrace.pipeline.warehouse.settings import LoadSettings
 from headrace.spark.cluster import Cluster
 from headrace.spark.failures import PipelineError
 from headrace.testing import Broker
+from tests.spark.kit import failing_table
 
 pytestmark = pytest.mark.spark
 
@@ -173,11 +174,15 @@ def test_a_batch_that_fails_between_two_tables_is_written_once(site: Site) -> No
     site.view("4", "/shop/a", visitor=1, minute=2)
     with pytest.raises(PipelineError, match=r"site.py:\d+: .*the disk is on fire"):
         site.run()
+    assert site.counts() == expected  # a function failed before anything was written
+    site.failing.unlink()
+
+    with failing_table("last_pages"), pytest.raises(PipelineError, match="the disk is full"):
+        site.run()
     expected[("/shop/a", 2)] = (1, 1)
     assert site.counts() == expected  # the first table has the batch
     assert [row["views"] for row in site.rows("last_pages")] == [1, 2]
 
-    site.failing.unlink()
     site.view("5", "/shop/b", visitor=2, minute=3)
     (again, after) = site.run()
     assert again.written == {"page_minutes": 0, "last_pages": 1, "announced": 1}

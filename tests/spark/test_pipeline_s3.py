@@ -24,13 +24,13 @@ from headrace.pipeline.warehouse.settings import LoadSettings
 from headrace.pipeline.warehouse.storage import parse_location
 from headrace.spark.failures import PipelineError
 from tests.fakes.s3_server import new_url, s3_server
+from tests.spark.kit import failing_table
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 HOUR = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SCHEMA = "event_id string, at timestamp, page string, visitor long"
 FILE = """
-from pathlib import Path
 from pyspark.sql import functions as F
 from headrace.pipeline import source, step, table, topic
 
@@ -59,8 +59,6 @@ def moves(views, last_pages):
 
 @table(key=["visitor"], schema="visitor long, page string, views long")
 def last_pages(moves):
-    if Path("{failing}").exists() and moves.head(1):
-        raise OSError("the disk is on fire")
     return moves
 """
 TABLES = ("page_minutes", "exact", "last_pages")
@@ -78,11 +76,10 @@ class Site:
     def __init__(self, spark, topics, directory):
         self.spark = spark
         self.directory = directory
-        self.failing = directory / "failing"
         self.topic = topics.create("views", 2)
         self._topics = topics
         self.file = directory / "site.py"
-        text = FILE.replace("{views}", self.topic).replace("{failing}", str(self.failing))
+        text = FILE.replace("{views}", self.topic)
         self.file.write_text(text.replace("{schema}", SCHEMA))
 
     def view(self, number, page, visitor, minute=0.0, arrives=0.0):
@@ -206,12 +203,10 @@ def test_a_batch_that_is_killed_anywhere_counts_once(site, s3):
     settings = site.on_s3(s3)
     site.view(1, "/a", visitor=1)
     site.run(settings)
-    site.failing.touch()
     site.view(2, "/a", visitor=2)
     # page_minutes has the batch, and last_pages has not.
-    with pytest.raises(PipelineError, match="the disk is on fire"):
+    with failing_table("last_pages"), pytest.raises(PipelineError, match="the disk is full"):
         site.run(settings)
-    site.failing.unlink()
     written = {name: rows for done in site.run(settings) for name, rows in done.written.items()}
     assert (written["page_minutes"], written["last_pages"]) == (0, 1)
     expected = site.rows(settings)

@@ -1,9 +1,12 @@
 """Functions that Spark plans once, and rows that are kept for several functions."""
 
+from datetime import UTC, datetime
+
 import pytest
 from pyspark.sql import functions as F
 
 from headrace.pipeline.planned import PlannedFunctions
+from headrace.pipeline.runner.gathered import gathered
 from headrace.pipeline.runner.kept import Kept
 
 pytestmark = pytest.mark.spark
@@ -106,3 +109,30 @@ def test_another_schema_is_planned_again(spark, functions):
         found = functions.call("all", lambda views: views.where("views > 0"), {"views": rows})
         assert found.columns == rows.columns
         assert rows_of(found) == rows_of(rows)
+
+
+def test_several_frames_are_computed_by_one_job(spark, functions):
+    # What a frame refers to, and its types, do not meet those of the others.
+    times = "page string, at timestamp, all array<struct<page: string, at: timestamp>>"
+    context = spark.sparkContext
+    for number in range(3):
+        context.setJobGroup(f"gathered-{number}", "")
+        at = datetime(2026, 3, 1, number, tzinfo=UTC)
+        frames = {
+            "views": views(spark, ("/a", number), (None, None)),
+            "none": views(spark),
+            "times/rows": spark.createDataFrame([("/b", at, [("/c", at)])], times),
+        }
+        found = gathered(frames, functions)
+        assert list(found) == list(frames)
+        assert found["views"].to_pylist() == [
+            {"page": "/a", "views": number},
+            {"page": None, "views": None},
+        ]
+        assert found["none"].to_pylist() == []
+        assert found["none"].schema == found["views"].schema
+        assert found["times/rows"].to_pylist() == [
+            {"page": "/b", "at": at, "all": [{"page": "/c", "at": at}]}
+        ]
+        assert len(context.statusTracker().getJobIdsForGroup(f"gathered-{number}")) == 1
+    context.setJobGroup("", "")

@@ -4,8 +4,10 @@ Each letter goes to a table and to a topic, both before the sinks that lack its 
 what a batch that runs again writes again. What is too large for the topic is only in the table.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -21,7 +23,7 @@ from headrace.model.dead_letters import (
 from headrace.pipeline.planned import Functions
 from headrace.pipeline.runner.kept import Kept
 from headrace.pipeline.runner.settings import RunSettings
-from headrace.pipeline.tables import BatchName, JobTable, Rules, collected
+from headrace.pipeline.tables import BatchName, JobTable, Rules
 from headrace.spark.sink import write_frame, write_rows
 from headrace.spark.source_schema import HEADERS
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 TABLE = "_dead_letters"
 _KEY = ("topic", "partition", "offset", "stage")
+FEW_ROWS, FEW_RECORDS = "letters/rows", "letters/records"
 
 
 class DeadLetters:
@@ -49,27 +52,27 @@ class DeadLetters:
         finally:
             kept.release()
 
-    def write_few(self, letters: "DataFrame", batch: BatchName, functions: Functions) -> None:
-        """The same for letters that the driver collects."""
-        named = functions.call(
-            "letters/named",
+    def frames(self, letters: "DataFrame", functions: Functions) -> "dict[str, DataFrame]":
+        """The rows of the table and the records of the topic: if few, to be collected."""
+        size_max = self._size_max()
+        rows = functions.call(
+            FEW_ROWS,
             lambda letters: letters.withColumn("pipeline", F.lit(self._pipeline)),
             {"letters": letters},
             version="pipeline",
         )
-        kept = Kept(named)
-        try:
-            self._table(_KEY).append_few(collected(kept.rows), batch)
-            size_max = self._size_max()
-            records = functions.call(
-                "letters/records",
-                lambda letters: letter_records(letters, size_max),
-                {"letters": kept.rows},
-                version=size_max,
-            )
-            write_rows(records.toArrow(), self._sink_options(batch))
-        finally:
-            kept.release()
+        records = functions.call(
+            FEW_RECORDS,
+            lambda rows: letter_records(rows, size_max),
+            {"rows": rows},
+            version=size_max,
+        )
+        return {FEW_ROWS: rows, FEW_RECORDS: records}
+
+    def write_few(self, found: Mapping[str, pa.Table], batch: BatchName) -> None:
+        """As ``write``, for the rows and records that the driver has collected."""
+        self._table(_KEY).append_few(found[FEW_ROWS], batch)
+        write_rows(found[FEW_RECORDS], self._sink_options(batch))
 
     def failed(self, spark: "SparkSession", sink: str) -> "DataFrame | None":
         """The records for which a function of this table or topic failed; None without any."""

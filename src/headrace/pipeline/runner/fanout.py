@@ -15,6 +15,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
@@ -25,7 +26,7 @@ from headrace.pipeline.graph import Node, Query, sources_of
 from headrace.pipeline.planned import Functions, PlainFunctions, PlannedFunctions
 from headrace.pipeline.runner import retries
 from headrace.pipeline.runner.bad_records import BadRecords
-from headrace.pipeline.runner.dead_letters import DeadLetters
+from headrace.pipeline.runner.dead_letters import FEW_ROWS, DeadLetters
 from headrace.pipeline.runner.expectations import (
     EXPECTATIONS_SCHEMA,
     Verdict,
@@ -33,6 +34,7 @@ from headrace.pipeline.runner.expectations import (
     row_records,
     rule_counts,
 )
+from headrace.pipeline.runner.gathered import gathered
 from headrace.pipeline.runner.history import RecordsGone, records_since, with_retries_before
 from headrace.pipeline.runner.inputs import FunctionFailed, Inputs, Parts, naming
 from headrace.pipeline.runner.isolation import RECORDS_MAX, Isolated, NotIsolated, isolate
@@ -44,11 +46,13 @@ from headrace.pipeline.runner.records import (
     FATE,
     SINKS,
     TOPIC_ID,
+    SourceRows,
     as_letters,
     decoded,
     deduplicated,
     letters_of,
     source_rows,
+    with_retries,
 )
 from headrace.pipeline.runner.settings import RunSettings
 from headrace.pipeline.runner.windows import (
@@ -212,7 +216,8 @@ class Fanout:
         began_at = time.monotonic()
         contents = contents or Contents()
         if contents.has_retries:
-            records = self._retries.not_landed(records, batch)
+            named = with_retries(records, retry_topic(self._pipeline), self.sources)
+            records = self._retries.not_landed(named, batch)
         functions = self._functions(records.sparkSession, contents)
         kept = Kept(self._decoded(records, contents.topic_ids, functions))
         try:
@@ -258,7 +263,10 @@ class Fanout:
             except FunctionFailed as failed:
                 return self._run_without_bad(batch, failed)
             told = [one for one in verdicts if one.node.name in self._counted]
-            letters = self._write_letters(inputs, counts, told, batch)
+            letters = self._letter_count(counts)
+            if batch.contents.is_small:
+                batch = batch._replace(few=self._few(inputs, letters, batch))
+            letters += self._write_letters(inputs, letters, told, batch)
             topics = {one.topic for one in self.sources if one.name in self._counted}
             read = [one for one in counts if one.topic in topics]
             self._reads.append_few(_reads(self._pipeline, read), batch.name)
@@ -332,21 +340,44 @@ class Fanout:
                 return self._write_few(node, made, batch)
             return self._write(node.name, made, batch.name)
 
-    def _write_few(self, node: Node, rows: "DataFrame", batch: "_Batch") -> "Done":
-        """Write rows that the driver collects: starting a task would take longer."""
-        if node.kind == "topic":
-            return self._send_few(node, rows, batch)
-        found = collected(rows)
-        self._known.written(node.name, found)
-        return Done(self._tables[node.name].append_few(found, batch.name).row_count)
+    # --- small batches -----------------------------------------------------------------------
 
-    def _send_few(self, node: Node, rows: "DataFrame", batch: "_Batch") -> "Done":
+    def _few(self, inputs: Inputs, letters: int, batch: "_Batch") -> Mapping[str, pa.Table]:
+        """What the batch writes: rows by table, records by topic, and its dead letters.
+
+        Nothing if a function fails. Then each is computed alone, which tells the one that fails.
+        """
+        frames: dict[str, DataFrame] = {}
+        try:
+            if letters:
+                frames |= self._letters.frames(self._bad(inputs, batch.functions), batch.functions)
+            for name in self._query.sinks:
+                if not self._nodes[name].declared.options.get("window"):
+                    frames[name] = self._outgoing(self._nodes[name], inputs.of(name), batch)
+            return gathered(frames, batch.functions)
+        except PySparkException:
+            return {}
+
+    def _outgoing(self, node: Node, rows: "DataFrame", batch: "_Batch") -> "DataFrame":
+        """Rows for a table; records for a topic, with the reason for which it would refuse them."""
+
         def records(rows: "DataFrame") -> "DataFrame":
             made = topic_records(rows, node.option("key"))
             return made.withColumn(_REFUSED, _refused(node, self._record_size_max(node)))
 
+        if node.kind == "table":
+            return rows
         named = f"{node.name}/records"
-        found = batch.functions.call(named, records, {"rows": rows}, version="sent").toArrow()
+        return batch.functions.call(named, records, {"rows": rows}, version="sent")
+
+    def _write_few(self, node: Node, rows: "DataFrame", batch: "_Batch") -> "Done":
+        """Write rows that the driver has: starting a task would take longer."""
+        found = batch.few.get(node.name)
+        if found is None:
+            found = collected(self._outgoing(node, rows, batch))
+        if node.kind == "table":
+            self._known.written(node.name, found)
+            return Done(self._tables[node.name].append_few(found, batch.name).row_count)
         if found.column(_REFUSED).null_count < len(found):
             return self._send(node, rows, batch.name)
         if len(found):
@@ -520,42 +551,45 @@ class Fanout:
             verdicts.append(verdict)
         return verdicts
 
-    def _write_letters(
-        self,
-        inputs: Inputs,
-        counts: Sequence[_Count],
-        verdicts: Sequence[Verdict],
-        batch: "_Batch",
-    ) -> int:
-        # Another query of the pipeline may read the same records.
-        ours = [source for source in self.sources if source.name in self._counted]
-        topics = {source.topic for source in ours}
-        kept = {source.topic for source in ours if source.late != "deadletter"}
-        count = sum(
+    @property
+    def _counted_sources(self) -> list[SourceRows]:
+        """Another query of the pipeline may read the same records."""
+        return [source for source in self.sources if source.name in self._counted]
+
+    def _letter_count(self, counts: Sequence[_Count]) -> int:
+        """The records that are no rows."""
+        topics = {source.topic for source in self._counted_sources}
+        kept = {one.topic for one in self._counted_sources if one.late != "deadletter"}
+        return sum(
             one.events
             for one in counts
             if one.topic in topics
             and one.fate is not None
             and not (one.fate == "late" and one.topic in kept)
         )
-        if batch.contents.is_small and not any(one.quarantined for one in verdicts):
-            if count:
-                given = {"records": inputs.records}
-                found = batch.functions.call(
-                    "letters", lambda records: letters_of(records, ours), given, version="sources"
-                )
-                self._letters.write_few(found, batch.name, batch.functions)
-            return count
-        frames = [letters_of(inputs.records, ours)] if count else []
-        for verdict in verdicts:
-            if verdict.quarantined:
-                judged = inputs.judged[verdict.node.name]
-                frames.append(judged.letters(inputs.records, batch.name))
-                count += verdict.quarantined
+
+    def _bad(self, inputs: Inputs, functions: Functions) -> "DataFrame":
+        ours = self._counted_sources
+        given = {"records": inputs.records}
+        return functions.call(
+            "letters", lambda records: letters_of(records, ours), given, version="sources"
+        )
+
+    def _write_letters(
+        self, inputs: Inputs, bad: int, verdicts: Sequence[Verdict], batch: "_Batch"
+    ) -> int:
+        """Write the ``bad`` records and the quarantined rows; returns how many are quarantined."""
+        quarantined = [one for one in verdicts if one.quarantined]
+        if FEW_ROWS in batch.few and not quarantined:
+            self._letters.write_few(batch.few, batch.name)
+            return 0
+        frames = [self._bad(inputs, PlainFunctions())] if bad else []
+        for one in quarantined:
+            frames.append(inputs.judged[one.node.name].letters(inputs.records, batch.name))
         if frames:
             joined = reduce(lambda one, other: one.unionAll(other), frames)
             self._letters.write(joined, batch.name)
-        return count
+        return sum(one.quarantined for one in quarantined)
 
     def _write(self, name: str, rows: "DataFrame", batch: BatchName) -> "Done":
         if name in self._query.tables:
@@ -616,6 +650,7 @@ class _Batch(NamedTuple):
     pinned: Mapping[str, int]  # versions of other tables
     contents: Contents
     functions: Functions
+    few: Mapping[str, pa.Table] = {}  # what a small batch writes
 
 
 def _compute(rows: "DataFrame") -> None:

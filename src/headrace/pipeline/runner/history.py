@@ -207,7 +207,7 @@ def with_retries_before(
     if not any(ours.values()):
         return known
     retries = records_of_topics(spark, settings, dict.fromkeys(ours, 0), ours)
-    both = known.unionByName(with_retries(retries, retry_topic, sources))
+    both = known.unionByName(with_retries(arrived(retries), retry_topic, sources))
     newest = F.row_number().over(
         Window.partitionBy("topic", "partition", "offset").orderBy(F.desc(ATTEMPT))
     )

@@ -93,14 +93,13 @@ def arrived(records: "DataFrame") -> "DataFrame":
 
 
 def with_retries(
-    records: "DataFrame", retry_topic: str, sources: Sequence[SourceRows]
+    arrived: "DataFrame", retry_topic: str, sources: Sequence[SourceRows]
 ) -> "DataFrame":
-    """As ``arrived``; a retry stands for its record, with its topic, place and timestamp.
+    """Retries stand for their records, with their topic, place and timestamp.
 
     Records of the retry topic that are no retries for these sources are left out.
     """
     is_retry = F.col("topic") == retry_topic
-    ours = arrived(records)
     place = {
         "topic": _header("topic"),
         "partition": _header("partition").cast("int"),
@@ -112,7 +111,7 @@ def with_retries(
         TOPIC_ID: _header("topicid"),
         SINKS: _header("sinks"),
     }
-    found = ours.withColumns(
+    found = arrived.withColumns(
         {name: F.when(is_retry, one).otherwise(F.col(name)) for name, one in place.items()}
     )
     return found.where(F.col("topic").isin([source.topic for source in sources]))
@@ -125,16 +124,15 @@ def _header(name: str) -> "Column":
 
 
 def deduplicated(records: "DataFrame", sources: Sequence[SourceRows]) -> "DataFrame":
-    """Without events that came before. ``records`` is a stream or a batch."""
+    """Without events that came before. ``records`` is a stream or a batch.
+
+    A stream has retries as records of their own topic, because their events came before.
+    """
     identified = [source for source in sources if source.event_id]
     if not identified:
         return records
-    event = _event_of(identified)
-    if records.isStreaming:
-        # The event of a retry came before, as a dead letter.
-        retry = F.concat_ws("/", F.lit("retry"), TOPIC_ID, _place(), ATTEMPT)
-        event = F.when(F.col(ATTEMPT) > 0, retry).otherwise(event)
-    named = records.withColumn(EVENT, F.coalesce(event, F.concat(F.lit("place/"), _place())))
+    place = F.concat(F.lit("place/"), _place())
+    named = records.withColumn(EVENT, F.coalesce(_event_of(identified), place))
     key = ["topic", EVENT]
     order = (ARRIVED, "partition", "offset")
     if records.isStreaming:

@@ -16,7 +16,7 @@ from headrace.pipeline.graph import Query
 from headrace.pipeline.runner.claim import ClaimCheck
 from headrace.pipeline.runner.fanout import Contents, Fanout, Written
 from headrace.pipeline.runner.planning import Plan
-from headrace.pipeline.runner.records import deduplicated, with_retries
+from headrace.pipeline.runner.records import arrived, deduplicated
 from headrace.pipeline.runner.session import pool_of
 from headrace.pipeline.runner.settings import RunSettings
 from headrace.pipeline.tables import BatchName
@@ -143,8 +143,7 @@ class Stream:
         }
         for name, value in options.items():
             reader = reader.option(name, value)
-        sources = self._fanout.sources
-        rows = deduplicated(with_retries(reader.load(), self._retry_topic, sources), sources)
+        rows = deduplicated(arrived(reader.load()), self._fanout.sources)
         trigger: dict[str, Any] = {"processingTime": f"{self._query.trigger_ms} milliseconds"}
         if self._settings.once:
             trigger = {"availableNow": True}
@@ -289,12 +288,29 @@ class Stream:
 
     def progress(self) -> Iterator[Progress]:
         """The batches that finished since the last call."""
-        for told in self._running.recentProgress:
-            number = int(told["batchId"])
-            if number <= self._told or number not in self._written:
-                continue
+        for number, told in sorted(self._finished().items()):
             self._told = number
             yield self._progress(told, number, self._written.pop(number))
+
+    def _finished(self) -> dict[int, Any]:
+        """What Spark tells of the batches that finished since the last call.
+
+        Spark keeps what it told of the last hundred. To ask for all of them would cost more than a
+        small batch.
+        """
+        found: dict[int, Any] = {}
+        if not self._written:
+            return found
+        recent = self._running._jsq.recentProgress()
+        for place in reversed(range(len(recent))):
+            told = json.loads(recent[place].json())
+            number = int(told["batchId"])
+            if number <= self._told:
+                break
+            # While a query waits for records, Spark tells of the batch that will be next.
+            if number in self._written and "addBatch" in told["durationMs"]:
+                found[number] = told
+        return found
 
     def _progress(self, told: Any, number: int, written: Written) -> Progress:
         seconds = told["durationMs"].get("triggerExecution", 0) / 1000
