@@ -5,10 +5,11 @@ one batch fits the next one, if nothing but the rows of its inputs differs. So t
 whose rows can be replaced, and a function is planned again only if it returns other text, or a
 frame that means something else, than for the batch before.
 
-Everything runs in one task: no rows are exchanged then, and a small batch has no use for more.
+Everything runs in one task: a small batch has no use for more. No rows need to be exchanged then,
+so the RDDs of a plan keep nothing of a batch, and the next one can use them too.
 """
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pyspark.sql import DataFrame
@@ -30,12 +31,15 @@ _IN_ONE_TASK = {
     # A broadcast is a job of its own, and saves nothing where no rows are exchanged.
     "spark.sql.autoBroadcastJoinThreshold": "-1",
     "spark.sql.optimizer.disableHints": "true",
+    # A copy of the plan would have the rows that the first batch exchanged.
+    "spark.sql.exchange.reuse": "false",
     # It makes subqueries of aggregates, and a plan with subqueries cannot be used again.
     "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.MergeSubplans",
 }
 # Leaves of a plan that are the same for every batch. Files, for example, are not.
 _LEAVES = {"LogicalRDD", "OneRowRelation", "LocalRelation", "Range", "CTERelationRef"}
 _CATALYST = "org.apache.spark.sql.catalyst"
+_EXECUTION = "org.apache.spark.sql.execution"
 
 
 class Functions(Protocol):
@@ -102,10 +106,13 @@ class _Planned:
     def __init__(
         self, session: "SparkSession", inputs: Mapping[str, DataFrame], tasks: int
     ) -> None:
+        self._jvm: Any = session.sparkContext._jvm
+        self._tasks = tasks
         self._inputs = {name: _Input(session, frame, tasks) for name, frame in inputs.items()}
         self._frames = {name: one.frame for name, one in self._inputs.items()}
         self._made: DataFrame | str | None = None
         self._plan: Any = None
+        self._rdds: _Rdds | None = None
         self._schema: Any = None
         self._is_reusable = False
         self._version: Hashable = None
@@ -128,8 +135,10 @@ class _Planned:
             if not (self._is_reusable and self._is_same(made)):
                 self._plan_again(made)
             self._version = version
-        # A copy of a plan has not exchanged any rows yet.
         session = next(iter(inputs.values())).sparkSession
+        if self._rdds is not None:
+            return frame_of(session, self._rdds.of_next_batch(), self._schema)
+        # A copy of a plan has not exchanged any rows yet.
         return frame_of(session, self._plan.clone().execute(), self._schema)
 
     def _plan_again(self, made: DataFrame | str) -> None:
@@ -137,13 +146,52 @@ class _Planned:
         execution = frame._jdf.queryExecution()
         self._plan, self._schema = execution.executedPlan(), execution.analyzed().schema()
         self._is_reusable = _is_reusable(frame)
+        self._rdds = None
         self._made = made
+        if self._is_reusable and self._tasks == 1:
+            self._plan = _without_exchanges(self._plan, self._jvm)
+            inputs = [one.rdd for one in self._inputs.values()]
+            self._rdds = _Rdds.of(self._plan.clone().execute(), inputs, self._jvm)
 
     def _is_same(self, made: DataFrame | str) -> bool:
         if isinstance(made, str) or isinstance(self._made, str):
             return made == self._made
         assert self._made is not None
         return made is self._made or bool(made._jdf.sameSemantics(self._made._jdf))
+
+
+class _Rdds:
+    """The RDDs of a plan, which exchange no rows: for all batches."""
+
+    def __init__(self, rdd: Any, steps: Mapping[int, Any], jvm: Any) -> None:
+        self._rdd = rdd
+        self._steps = list(steps.values())
+        rdd_class = jvm.java.lang.Class.forName("org.apache.spark.rdd.RDD")
+        self._partitions = rdd_class.getDeclaredField("partitions_")
+        self._partitions.setAccessible(True)
+
+    @classmethod
+    def of(cls, rdd: Any, inputs: Collection[Any], jvm: Any) -> "_Rdds | None":
+        """None for RDDs that keep exchanged rows."""
+        ends = {one.id() for one in inputs}
+        steps: dict[int, Any] = {}
+        todo = [rdd]
+        while todo:
+            one = todo.pop()
+            if one.id() in ends or one.id() in steps:
+                continue
+            steps[one.id()] = one
+            for dependency in _listed(one.dependencies()):
+                if dependency.getClass().getSimpleName() == "ShuffleDependency":
+                    return None
+                todo.append(dependency.rdd())
+        return cls(rdd, steps, jvm)
+
+    def of_next_batch(self) -> Any:
+        """The RDD of the result; it asks its inputs again for their partitions."""
+        for one in self._steps:
+            self._partitions.set(one, None)
+        return self._rdd
 
 
 class _Input:
@@ -156,10 +204,13 @@ class _Input:
         tag = jvm.scala.reflect.ClassTag.apply(row_class)
         self._seq = jvm.org.apache.spark.api.python.PythonUtils.toSeq
         self._list = jvm.java.util.ArrayList
+        # Plans for one task expect one partition, also of a frame without any.
+        nothing = self._seq(self._list())
+        self._always = [context._jsc.sc().parallelize(nothing, tasks, tag)] if tasks else []
         # This RDD is chosen for its setter of the RDDs that it joins.
-        self._rdd = jvm.org.apache.spark.rdd.UnionRDD(context._jsc.sc(), self._rdds(), tag)
+        self.rdd = jvm.org.apache.spark.rdd.UnionRDD(context._jsc.sc(), self._rdds(), tag)
         self._schema = _nullable(frame)
-        leaf = frame_of(session, self._rdd, self._schema)
+        leaf = frame_of(session, self.rdd, self._schema)
         self.frame = leaf.coalesce(tasks) if tasks else leaf
 
     def fits(self, frame: DataFrame) -> bool:
@@ -167,12 +218,12 @@ class _Input:
 
     def replace(self, rows: DataFrame) -> None:
         # As after a checkpoint, the RDD asks again for its partitions and what they depend on.
-        self._rdd.markCheckpointed()
-        getattr(self._rdd, "rdds_$eq")(self._rdds(rdd_of(rows)))
+        self.rdd.markCheckpointed()
+        getattr(self.rdd, "rdds_$eq")(self._rdds(rdd_of(rows)))
 
     def _rdds(self, *rdds: Any) -> Any:
         found = self._list()
-        for one in rdds:
+        for one in (*rdds, *self._always):
             found.add(one)
         return self._seq(found)
 
@@ -234,9 +285,27 @@ def _is_reusable(frame: DataFrame) -> bool:
         return False
     if not execution.executedPlan().subqueriesAll().isEmpty():
         return False  # a copy of the plan would have the results of the first batch
-    leaves = analyzed.collectLeaves()
-    kinds = {leaves.apply(n).getClass().getSimpleName() for n in range(leaves.size())}
+    kinds = {leaf.getClass().getSimpleName() for leaf in _listed(analyzed.collectLeaves())}
     return kinds <= _LEAVES
+
+
+def _without_exchanges(plan: Any, jvm: Any) -> Any:
+    """The plan with all rows of each exchange into one partition in the task that needs them."""
+    children = [_without_exchanges(child, jvm) for child in _listed(plan.children())]
+    if children:
+        seq = jvm.java.util.ArrayList()
+        for child in children:
+            seq.add(child)
+        plan = plan.withNewChildren(jvm.org.apache.spark.api.python.PythonUtils.toSeq(seq))
+    if plan.getClass().getSimpleName() != "ShuffleExchangeExec":
+        return plan
+    if plan.outputPartitioning().numPartitions() > 1:
+        return plan
+    return getattr(jvm, f"{_EXECUTION}.CoalesceExec")(1, children[0])
+
+
+def _listed(seq: Any) -> list[Any]:
+    return [seq.apply(n) for n in range(seq.size())]
 
 
 def _sql(text: str, inputs: Mapping[str, DataFrame]) -> DataFrame:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.pipeline.events import EVENT_TIME, RAW, SCHEMAS
-from headrace.pipeline.runner.session import pool_of
+from headrace.pipeline.runner.session import LOADS
 from headrace.pipeline.warehouse.load import Load, Progress
 from headrace.pipeline.warehouse.rows import EventTime
 from headrace.pipeline.warehouse.settings import LoadSettings
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 # A load waits for the driver as long as for its tasks, so another one can use the cores.
 _LOADS_AT_ONCE = 2
-_TRIGGER_MS = 10_000  # its share of the cores is that of a query with this trigger
 
 
 def load_events(
@@ -58,7 +57,7 @@ def keep_events_loaded(
         }
 
         def load(topic: str) -> None:
-            spark.sparkContext.setLocalProperty("spark.scheduler.pool", pool_of(_TRIGGER_MS))
+            spark.sparkContext.setLocalProperty("spark.scheduler.pool", LOADS)
             loads[topic].once(lambda batch: report(topic, batch))
 
         pool = stack.enter_context(ThreadPoolExecutor(_LOADS_AT_ONCE))

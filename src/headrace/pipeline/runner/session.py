@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 # Triggers up to this many milliseconds, the name of their pool, and its weight.
 _POOLS = ((1_000, "at-once", 16), (5_000, "soon", 4), (10_000, "steady", 2))
 _SLOW_POOL = ("slow", 1)
+# A load of a topic is short, and many records wait for it.
+LOADS = "loads"
+_LOADS_WEIGHT = 8
 _HEAP_MB_MAX = 4096
 
 
@@ -61,7 +64,7 @@ def _heap_mb() -> int:
 
 def pools_xml() -> str:
     """The pools, in Spark's format."""
-    pools = [(name, weight) for _, name, weight in _POOLS] + [_SLOW_POOL]
+    pools = [(name, weight) for _, name, weight in _POOLS] + [_SLOW_POOL, (LOADS, _LOADS_WEIGHT)]
     entries = "".join(
         f"<pool name={quoteattr(name)}><schedulingMode>FIFO</schedulingMode>"
         f"<weight>{weight}</weight><minShare>{int(weight > 4)}</minShare></pool>"
