@@ -28,7 +28,9 @@ JOBS = ("activity", "feed", "ranking", "security", "operations")
 
 def _tell(who: str, seconds: float, rows: int, read: Mapping[str, Mapping[str, int]]) -> None:
     told = {"who": who, "at": time.time(), "seconds": seconds, "rows": rows, "read": read}
-    print(json.dumps(told), flush=True)
+    # In one piece: queries and loads tell their batches at the same time.
+    sys.stdout.write(f"{json.dumps(told)}\n")
+    sys.stdout.flush()
 
 
 def _tell_batch(batch: Progress, settings: RunSettings) -> None:

@@ -9,6 +9,7 @@ Everything runs in one task: a small batch has no use for more. No rows need to 
 so the RDDs of a plan keep nothing of a batch, and the next one can use them too.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -60,6 +61,9 @@ class Functions(Protocol):
         ``tasks`` is 1, or 0 for as many as the inputs have.
         """
 
+    def release(self) -> None:
+        """All rows of the batch are computed."""
+
 
 class PlainFunctions:
     """Plans every call, as Spark does."""
@@ -76,6 +80,9 @@ class PlainFunctions:
         made = function(**inputs)
         return _sql(made, inputs) if isinstance(made, str) else made
 
+    def release(self) -> None:
+        """Nothing is kept."""
+
 
 class PlannedFunctions:
     """Plans each function once. For one thread."""
@@ -86,6 +93,7 @@ class PlannedFunctions:
         for name, value in _settings(spark).items():
             self._session.conf.set(name, value)
         self._planned: dict[str, _Planned] = {}
+        self._kept: list[Any] = []
 
     def call(
         self,
@@ -99,7 +107,17 @@ class PlannedFunctions:
         planned = self._planned.get(name)
         if planned is None or not planned.fits(inputs):
             planned = self._planned[name] = _Planned(self._session, inputs, tasks)
-        return planned.rows(function, inputs, version)
+        return planned.rows(function, inputs, version, self._keep)
+
+    def release(self) -> None:
+        for rdd in self._kept:
+            rdd.unpersist(False)
+        self._kept.clear()
+
+    def _keep(self, frame: DataFrame) -> Any:
+        rdd = kept_rdd(frame)
+        self._kept.append(rdd)
+        return rdd
 
 
 class _Planned:
@@ -113,6 +131,7 @@ class _Planned:
         self._made: DataFrame | str | None = None
         self._plan: Any = None
         self._rdds: _Rdds | None = None
+        self._read_again: list[str] = []  # inputs that the plan reads more than once
         self._schema: Any = None
         self._is_reusable = False
         self._version: Hashable = None
@@ -123,10 +142,14 @@ class _Planned:
         )
 
     def rows(
-        self, function: Function, inputs: Mapping[str, DataFrame], version: Hashable
+        self,
+        function: Function,
+        inputs: Mapping[str, DataFrame],
+        version: Hashable,
+        keep: Callable[[DataFrame], Any],
     ) -> DataFrame:
         for name, frame in inputs.items():
-            self._inputs[name].replace(frame)
+            self._inputs[name].replace(rdd_of(frame))
         if not self._is_reusable or version is None or version != self._version:
             made = function(**self._frames)
             for name, frame in self._frames.items():
@@ -135,6 +158,10 @@ class _Planned:
             if not (self._is_reusable and self._is_same(made)):
                 self._plan_again(made)
             self._version = version
+        for name in self._read_again:
+            # Its function would compute the rows again for every use.
+            if _is_computed(inputs[name]):
+                self._inputs[name].replace(keep(inputs[name]))
         session = next(iter(inputs.values())).sparkSession
         if self._rdds is not None:
             return frame_of(session, self._rdds.of_next_batch(), self._schema)
@@ -148,6 +175,12 @@ class _Planned:
         self._is_reusable = _is_reusable(frame)
         self._rdds = None
         self._made = made
+        read = Counter(
+            leaf.rdd().id()
+            for leaf in _listed(self._plan.collectLeaves())
+            if leaf.getClass().getSimpleName() == "RDDScanExec"
+        )
+        self._read_again = [name for name, one in self._inputs.items() if read[one.rdd.id()] > 1]
         if self._is_reusable and self._tasks == 1:
             self._plan = _without_exchanges(self._plan, self._jvm)
             inputs = [one.rdd for one in self._inputs.values()]
@@ -216,10 +249,10 @@ class _Input:
     def fits(self, frame: DataFrame) -> bool:
         return bool(_nullable(frame).equals(self._schema))
 
-    def replace(self, rows: DataFrame) -> None:
+    def replace(self, rdd: Any) -> None:
         # As after a checkpoint, the RDD asks again for its partitions and what they depend on.
         self.rdd.markCheckpointed()
-        getattr(self.rdd, "rdds_$eq")(self._rdds(rdd_of(rows)))
+        getattr(self.rdd, "rdds_$eq")(self._rdds(rdd))
 
     def _rdds(self, *rdds: Any) -> Any:
         found = self._list()
@@ -246,6 +279,11 @@ def frame_of(session: "SparkSession", rdd: Any, schema: Any) -> DataFrame:
 def rdd_of(frame: DataFrame) -> Any:
     """The rows of a frame, in Spark's own format. Planning a leaf would only add a copy of them."""
     return frame.leaf_rdd if isinstance(frame, _Leaf) else frame._jdf.queryExecution().toRdd()
+
+
+def _is_computed(frame: DataFrame) -> bool:
+    """Whether every use of a frame computes its rows again: by a function, and not kept."""
+    return isinstance(frame, _Leaf) and not frame.leaf_rdd.getStorageLevel().isValid()
 
 
 def kept_rdd(frame: DataFrame) -> Any:

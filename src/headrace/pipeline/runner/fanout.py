@@ -226,6 +226,7 @@ class Fanout:
                 self._retries.landed(kept.rows, batch)
         finally:
             kept.release()
+            functions.release()
         return written._replace(seconds=time.monotonic() - began_at)
 
     def _functions(self, spark: "SparkSession", contents: Contents) -> Functions:

@@ -16,7 +16,7 @@ _POOLS = ((1_000, "at-once", 16), (5_000, "soon", 4), (10_000, "steady", 2))
 _SLOW_POOL = ("slow", 1)
 # A load of a topic is short, and many records wait for it.
 LOADS = "loads"
-_LOADS_WEIGHT = 8
+_LOADS_WEIGHT = 4
 _HEAP_MB_MAX = 4096
 
 
