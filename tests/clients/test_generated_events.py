@@ -124,3 +124,17 @@ def test_live_events_end_when_they_are_stopped(broker):
 
     done = generate_live(broker.bootstrap_servers, 1_000, stop, members=100, progress=seen)
     assert 100 <= done.sent == sum(len(records) for records in consumed(broker, *SCHEMAS).values())
+
+
+def test_live_events_are_in_the_topics_when_they_are_told(broker):
+    told = []
+
+    def seen(sent):
+        if sent > (told[-1][0] if told else 0):
+            told.append((sent, sum(map(len, consumed(broker, *SCHEMAS).values()))))
+        if len(told) == 3:
+            stop.set()
+
+    stop = threading.Event()
+    generate_live(broker.bootstrap_servers, 1_000, stop, members=100, progress=seen)
+    assert told == [(sent, sent) for sent, _ in told]

@@ -139,6 +139,7 @@ def _sent_in_time(
     while since_ms < end_ms and not stop.wait(_INTERVAL_S):
         until_ms = min(time.time_ns() // 1_000_000, end_ms)
         sending.send(block.between(since_ms, until_ms))
+        sending.wait()
         progress(sending.sent)
         if events is not None and sending.sent >= events:
             return True
@@ -222,6 +223,10 @@ class _Sending:
                 self._audit.add(piece.topic, minute * MINUTE_MS, count)
         if time.monotonic() - self._published_at > _AUDIT_INTERVAL_S:
             self.flush()
+
+    def wait(self) -> None:
+        """Wait for all acknowledgements. The sender sends no more to a broker before its answer."""
+        self._sender.flush()
 
     def flush(self) -> None:
         """Wait for all acknowledgements, and publish their counts."""
