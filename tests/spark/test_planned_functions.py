@@ -136,3 +136,46 @@ def test_several_frames_are_computed_by_one_job(spark, functions):
         ]
         assert len(context.statusTracker().getJobIdsForGroup(f"gathered-{number}")) == 1
     context.setJobGroup("", "")
+
+
+def test_joins_and_groups_of_all_batches_use_one_stage(spark, functions):
+    text = """
+        with pages as (select page, sum(views) as views from views group by page)
+        select one.page, one.views, other.views as again, (one.page is null) as is_total
+        from (select * from pages union all select null, sum(views) from pages) as one
+        left join pages as other on one.page = other.page
+    """
+    context = spark.sparkContext
+    for number, rows in enumerate([[("/a", 1), ("/a", 2)], [], [("/a", 4), ("/b", 5)]]):
+        context.setJobGroup(f"stages-{number}", "")
+        totals = {}
+        for page, count in rows:
+            totals[page] = totals.get(page, 0) + count
+        found = functions.call("totals", lambda views: text, {"views": views(spark, *rows)})
+        expected = [(page, count, count, False) for page, count in totals.items()]
+        expected.append((None, sum(totals.values()) if rows else None, None, True))
+        assert sorted(map(tuple, found.collect()), key=str) == sorted(expected, key=str)
+        tracker = context.statusTracker()
+        (job,) = tracker.getJobIdsForGroup(f"stages-{number}")
+        assert len(tracker.getJobInfo(job).stageIds) == 1
+        functions.release()
+    context.setJobGroup("", "")
+
+
+def test_rows_that_a_function_reads_twice_are_computed_once(spark, functions):
+    calls = spark.sparkContext.accumulator(0)
+    text = "select page, views from marked union all select page, views + 1 from marked"
+
+    def counted(page):
+        calls.add(1)
+        return page
+
+    for number in (1, 2):
+        given = {"views": views(spark, ("/a", number))}
+        marked = functions.call(
+            "marked", lambda views: views.withColumn("page", F.udf(counted)("page")), given
+        )
+        found = functions.call("twice", lambda marked: text, {"marked": marked})
+        assert rows_of(found) == [("/a", number), ("/a", number + 1)]
+        assert calls.value == number
+        functions.release()

@@ -9,6 +9,7 @@ exactly once. Each batch counts once, even if the demo is killed and run again.
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -40,6 +41,7 @@ _BATCH_VIEWS = 60_000
 _TOP = 10
 _STREAM_WITHIN_S = 300
 _JAVA_MIN = 17
+_JAVA_VARIABLES = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS")
 
 # Hides the JVM's log messages from the demo's output. Spark's shells set their own level.
 _ERRORS_ONLY = """\
@@ -189,6 +191,12 @@ def produce_views(cluster: Cluster, view_count: int, say: Say) -> None:
 # --- the stream -----------------------------------------------------------------------------------
 
 
+def _chooses_collector() -> bool:
+    """Whether the environment chooses a collector for every JVM, which takes one at most."""
+    given = " ".join(os.environ.get(name, "") for name in _JAVA_VARIABLES)
+    return re.search(r"-XX:\+Use\w+GC\b", given) is not None
+
+
 def start_spark(
     directory: Path,
     *,
@@ -211,7 +219,8 @@ def start_spark(
     java_options = f"-Dlog4j2.configurationFile={quiet.as_uri()} -XX:ReservedCodeCacheSize=256m"
     # Many small batches leave much garbage, and the default collector marks it beside them: with
     # five jobs on two cores this took a tenth of each.
-    java_options += " -XX:+UseParallelGC"
+    if not _chooses_collector():
+        java_options += " -XX:+UseParallelGC"
     if is_short:
         # The job ends before the JVM's optimizing compiler pays off.
         java_options += " -XX:TieredStopAtLevel=1"
