@@ -179,3 +179,17 @@ def test_rows_that_a_function_reads_twice_are_computed_once(spark, functions):
         assert rows_of(found) == [("/a", number), ("/a", number + 1)]
         assert calls.value == number
         functions.release()
+
+
+def test_a_join_that_broadcasts_has_the_rows_of_its_batch(spark, functions):
+    text = """
+        select one.page, other.page as larger
+        from views as one left join views as other on one.views < other.views
+    """
+    for most in (3, 7, 9):
+        given = {"views": views(spark, ("/a", 1), (f"/{most}", most))}
+        found = functions.call("larger", lambda views: text, given)
+        assert sorted(map(tuple, found.collect()), key=str) == sorted(
+            [("/a", f"/{most}"), (f"/{most}", None)], key=str
+        )
+        functions.release()

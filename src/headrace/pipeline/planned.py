@@ -181,7 +181,7 @@ class _Planned:
             if leaf.getClass().getSimpleName() == "RDDScanExec"
         )
         self._read_again = [name for name, one in self._inputs.items() if read[one.rdd.id()] > 1]
-        if self._is_reusable and self._tasks == 1:
+        if self._is_reusable and self._tasks == 1 and not _broadcasts(self._plan):
             self._plan = _without_exchanges(self._plan, self._jvm)
             inputs = [one.rdd for one in self._inputs.values()]
             self._rdds = _Rdds.of(self._plan.clone().execute(), inputs, self._jvm)
@@ -340,6 +340,12 @@ def _without_exchanges(plan: Any, jvm: Any) -> Any:
     if plan.outputPartitioning().numPartitions() > 1:
         return plan
     return getattr(jvm, f"{_EXECUTION}.CoalesceExec")(1, children[0])
+
+
+def _broadcasts(plan: Any) -> bool:
+    """Whether RDDs of the plan would have the rows that the first batch broadcasts."""
+    is_broadcast = plan.getClass().getSimpleName() == "BroadcastExchangeExec"
+    return is_broadcast or any(map(_broadcasts, _listed(plan.children())))
 
 
 def _listed(seq: Any) -> list[Any]:
